@@ -2,7 +2,7 @@
 // that names the cause and the fix. A violated internal invariant is an LC_CHECK, which aborts.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <stdexcept>
 #include <string>

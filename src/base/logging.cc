@@ -2,6 +2,7 @@
 
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include <memory>
 #include <string>
@@ -25,7 +26,27 @@ class PrintableMessage final : public spdlog::custom_flag_formatter {
   }
 };
 
+spdlog::level::level_enum SpdlogLevel(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug:
+      return spdlog::level::debug;
+    case LogLevel::kInfo:
+      return spdlog::level::info;
+    case LogLevel::kWarning:
+      return spdlog::level::warn;
+    case LogLevel::kError:
+      break;
+  }
+  return spdlog::level::err;
+}
+
 }  // namespace
+
+void Log(LogLevel level, fmt::string_view format, fmt::format_args arguments) {
+  spdlog::logger& logger = *spdlog::default_logger_raw();
+  const auto as = SpdlogLevel(level);
+  if (logger.should_log(as)) logger.log(as, fmt::vformat(format, arguments));
+}
 
 void InitLogging(std::string_view level) {
   const auto parsed = spdlog::level::from_str(std::string(level));

@@ -1,6 +1,6 @@
 #include "cli/json_text.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cmath>
 #include <iterator>
@@ -13,7 +13,7 @@ std::string ToJsonLine(const nlohmann::ordered_json& value) {
 
 void AppendJsonFloat(float value, std::string* out) {
   if (std::isfinite(value)) {
-    fmt::format_to(std::back_inserter(*out), "{}", value);
+    *out += fmt::format("{}", value);
   } else {
     *out += "null";
   }

@@ -1,6 +1,6 @@
 #include "cli/line_editor.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <langinfo.h>
 #include <poll.h>
 #include <signal.h>
@@ -258,7 +258,7 @@ void LineEditor::SaveHistory() {
   std::error_code error;
   std::filesystem::create_directories(history_file_.parent_path(), error);
   if (::history(history_, &event, H_SAVE, history_file_.c_str()) < 0) {
-    SPDLOG_WARN("{}: cannot write the history: {}", history_file_.string(), event.str);
+    LogWarning("{}: cannot write the history: {}", history_file_.string(), event.str);
   }
 }
 

@@ -1,6 +1,6 @@
 #include "cli/option_errors.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <array>
 #include <charconv>

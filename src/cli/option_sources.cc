@@ -1,6 +1,6 @@
 #include "cli/option_sources.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cctype>

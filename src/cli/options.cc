@@ -97,9 +97,9 @@ std::vector<std::string> EngineFlags::Unused() const {
 void EngineFlags::WarnOfUnused() const {
   const std::vector<std::string> names = Unused();
   if (names.empty()) return;
-  SPDLOG_WARN("{} {} nothing with --kv-policy {}{}", fmt::join(names, ", "),
-              names.size() == 1 ? "does" : "do", options.kv.policy,
-              options.kv.policy == "full" ? "; did you mean --kv-policy litecache?" : "");
+  LogWarning("{} {} nothing with --kv-policy {}{}", fmt::join(names, ", "),
+             names.size() == 1 ? "does" : "do", options.kv.policy,
+             options.kv.policy == "full" ? "; did you mean --kv-policy litecache?" : "");
 }
 
 void SamplingFlags::Declare(CLI::App& app, int64_t default_max_tokens) {

@@ -1,6 +1,6 @@
 #include "cli/profile_inputs.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,6 +1,6 @@
 #include "cli/profile_report.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <numeric>

@@ -1,6 +1,6 @@
 #include "cli/stats.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/resource.h>
 
 #include "base/units.h"

@@ -1,6 +1,6 @@
 #include "cli/version.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "base/units.h"
 #include "device/cpu/cpu_device.h"

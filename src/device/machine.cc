@@ -68,9 +68,9 @@ Machine OpenMachine(const std::string& name, int threads) {
       }
     }
     if (found.driver) {
-      SPDLOG_WARN("running on the CPU: {}", why_none);
+      LogWarning("running on the CPU: {}", why_none);
     } else {
-      SPDLOG_INFO("running on the CPU: {}", why_none);
+      LogInfo("running on the CPU: {}", why_none);
     }
     return machine;
   }

@@ -203,7 +203,7 @@ void Core::RunStep() {
   }
   // One of the requests may be the cause, but it is not known which. Each runs its part of the step
   // alone, oldest first, and ends if that fails, too; a failed step leaves the cache unchanged.
-  SPDLOG_DEBUG("a step of {} rows failed: {}", plan_.step.rows, MessageOf(error));
+  LogDebug("a step of {} rows failed: {}", plan_.step.rows, MessageOf(error));
   const bool alone = scheduler_.running().size() == 1;
   for (const auto& owned : scheduler_.running()) {
     Group* group = owned.get();
@@ -385,7 +385,7 @@ void Core::ReleaseSequence(Group* group, const Sample* sample, bool keep) {
       prefixes_->Keep(sequence, group->prompt(),
                       sample != nullptr ? sample->tokens : std::span<const int32_t>());
     } catch (...) {
-      SPDLOG_WARN("a prefix is not kept: {}", MessageOf(std::current_exception()));
+      LogWarning("a prefix is not kept: {}", MessageOf(std::current_exception()));
     }
   }
   backend_.cache->Release(sequence);

@@ -2,7 +2,7 @@
 
 #include "litecache/engine.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>
@@ -56,7 +56,7 @@ class TokenizerText final : public engine::TokenText {
 Parts Begin(const EngineOptions& options, std::string name) {
   options.Validate();
   if (options.threads > AvailableCores()) {
-    SPDLOG_WARN(
+    LogWarning(
         "--threads {}: this process may use {} cores, and threads that wait for a core slow the "
         "others down",
         options.threads, AvailableCores());
@@ -109,10 +109,10 @@ class EngineImpl final : public Engine {
         plan_(engine::MakePlan(parts_, options)),
         kv_notes_(engine::DescribePlan(*plan_.cache, plan_.kv, plan_.profile.get())),
         cache_(plan_.cache->Create(parts_.machine.compute(), plan_.memory.kv)) {
-    for (const std::string& note : kv_notes_) SPDLOG_INFO("KV cache: {}", note);
+    for (const std::string& note : kv_notes_) LogInfo("KV cache: {}", note);
     if (const auto warning = engine::PlanWarning(*plan_.cache, plan_.profile.get());
         !warning.empty()) {
-      SPDLOG_WARN("KV cache: {}", warning);
+      LogWarning("KV cache: {}", warning);
     }
     engine::Backend backend;
     backend.device = &parts_.machine.compute();

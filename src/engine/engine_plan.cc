@@ -150,7 +150,7 @@ Plan ChoosePolicy(const Parts& parts, const EngineOptions& options) {
   auto offloaded = TryPolicy(parts, options, "litecache");
   const int64_t fits = full ? full->memory.largest_context : 0;
   if (offloaded && offloaded->memory.largest_context > fits) {
-    SPDLOG_WARN(
+    LogWarning(
         "--kv-policy auto: litecache, because full has room for {} of {} tokens; it takes {}, and "
         "each head attends {} of the context and its newest tokens, so that answers can differ "
         "from full's",

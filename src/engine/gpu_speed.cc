@@ -84,9 +84,9 @@ std::shared_ptr<const kv::Profile> WithMeasuredSpeed(std::shared_ptr<const kv::P
   measured->link_bytes_per_second = LinkRate(device, stream);
   measured->layer_seconds = LayerSeconds(device, stream, decoder, std::min(rows, kMostRows));
   UseGraphs(stream, true);  // drops graphs recorded with a cache that has been freed
-  SPDLOG_INFO("resident heads by formula: a layer takes {}, the link {}/s",
-              FormatSeconds(measured->layer_seconds),
-              FormatBytes(static_cast<uint64_t>(measured->link_bytes_per_second)));
+  LogInfo("resident heads by formula: a layer takes {}, the link {}/s",
+          FormatSeconds(measured->layer_seconds),
+          FormatBytes(static_cast<uint64_t>(measured->link_bytes_per_second)));
   return measured;
 }
 

@@ -1,6 +1,6 @@
 #include "engine/memory_plan.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 
@@ -21,10 +21,10 @@ void CheckWeightsFit(const std::string& model, uint64_t weights, uint64_t total,
 
 uint64_t HostCap(uint64_t asked, uint64_t left, uint64_t memory) {
   if (asked <= left) return asked;
-  SPDLOG_WARN("host_memory: {} requested, but only {} available {}: the host store will be smaller",
-              FormatBytes(asked), FormatBytes(left),
-              memory > 0 ? fmt::format("of memory = {} (raise it)", FormatBytes(memory))
-                         : "of what this machine has free");
+  LogWarning("host_memory: {} requested, but only {} available {}: the host store will be smaller",
+             FormatBytes(asked), FormatBytes(left),
+             memory > 0 ? fmt::format("of memory = {} (raise it)", FormatBytes(memory))
+                        : "of what this machine has free");
   return left;
 }
 

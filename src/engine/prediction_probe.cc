@@ -141,7 +141,7 @@ KvOptions WithMeasuredSources(const KvOptions& options, Device& device, Stream& 
   const auto sources = kv::MeasuredSources(MeasurePredictions(device, stream, decoder));
   UseGraphs(stream, true);  // drops graphs recorded with a cache that has been freed
   resolved.prefetch = kv::SourcesText(sources);
-  SPDLOG_INFO("prefetch auto: sources of the layers' queries are {}", resolved.prefetch);
+  LogInfo("prefetch auto: sources of the layers' queries are {}", resolved.prefetch);
   return resolved;
 }
 

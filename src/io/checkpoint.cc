@@ -1,6 +1,6 @@
 #include "io/checkpoint.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <set>
 #include <string_view>

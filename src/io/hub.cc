@@ -1,6 +1,6 @@
 #include "io/hub.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstdlib>

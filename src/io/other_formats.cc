@@ -1,6 +1,6 @@
 #include "io/other_formats.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <fstream>

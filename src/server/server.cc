@@ -1,6 +1,6 @@
 #include "server/server.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <filesystem>
 #include <utility>
@@ -57,8 +57,8 @@ Server::Server(ServerOptions options) : tls_(!options.http.tls_certificate.empty
       [this](const Exchange& exchange) {
         const std::chrono::duration<double> took =
             std::chrono::steady_clock::now() - exchange.started();
-        SPDLOG_INFO("{} {} {} {:.3f} s", Printable(exchange.request().method),
-                    Printable(exchange.request().path), exchange.status(), took.count());
+        LogInfo("{} {} {} {:.3f} s", Printable(exchange.request().method),
+                Printable(exchange.request().path), exchange.status(), took.count());
         service_->OnFinished(exchange);
       });
   service_->SetCounters(&http_->counters());

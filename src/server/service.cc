@@ -1,6 +1,6 @@
 #include "server/service.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <malloc.h>
 
 #include <algorithm>

@@ -51,8 +51,8 @@ void LoadAddedTokens(const Json& json, std::string_view where, Tokenizer::Impl* 
     // The `tokenizers` package renumbers added tokens and only warns; this loader does the same.
     const int32_t given = impl->Find(token.content);
     if (given >= 0 && given != declared) {
-      spdlog::warn("{}: \"{}\" is declared as {}, but its position gives it {}", at, token.content,
-                   declared, given);
+      LogWarning("{}: \"{}\" is declared as {}, but its position gives it {}", at, token.content,
+                 declared, given);
     }
   }
 }

@@ -1,6 +1,6 @@
 #include "cli/commands/bench.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 
@@ -200,12 +200,12 @@ void BenchCommand::MakePlans(const bench::Subject& subject, DeviceType device) {
     const auto profile = ProfileFor(options, subject);
     plans_.push_back({name, policy, kv::MakeCachePlan(layout, options, profile, device)});
     for (const auto& line : engine::DescribePlan(*plans_.back().cache, options, profile.get())) {
-      SPDLOG_INFO("{}: {}", name, line);
+      LogInfo("{}: {}", name, line);
     }
     // Random weights have no profile: the message above says what a policy does without one.
     const std::string warning = plans_.back().cache->Warning();
     if (!warning.empty() && !kv::FindPolicy(policy).uses_profile) {
-      SPDLOG_WARN("{}: {}", name, warning);
+      LogWarning("{}: {}", name, warning);
     }
   }
   PreparePlans(plans_);

@@ -1,5 +1,5 @@
 // litecache chat: a conversation on the terminal.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <atomic>

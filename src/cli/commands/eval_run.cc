@@ -1,5 +1,5 @@
 // litecache eval run: the accuracy cost of an approximate KV cache.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <algorithm>

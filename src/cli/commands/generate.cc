@@ -1,5 +1,5 @@
 // litecache generate: continue prompts.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <atomic>

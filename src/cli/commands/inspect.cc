@@ -1,5 +1,5 @@
 // litecache inspect: the shape of a model, and how its memory would be used.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,5 +1,5 @@
 // litecache profile: measures a model for the KV policies.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>

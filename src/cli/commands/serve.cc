@@ -1,5 +1,5 @@
 // litecache serve: the model behind an HTTP server in OpenAI's API.
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -65,8 +65,8 @@ void RaiseDescriptorLimit(int64_t connections) {
   limit.rlim_cur = std::min<rlim_t>(wanted, limit.rlim_max);
   setrlimit(RLIMIT_NOFILE, &limit);
   if (limit.rlim_cur < wanted) {
-    SPDLOG_WARN("only {} of {} connections have a file descriptor: raise the limit (ulimit -n)",
-                limit.rlim_cur, connections);
+    LogWarning("only {} of {} connections have a file descriptor: raise the limit (ulimit -n)",
+               limit.rlim_cur, connections);
   }
 }
 
@@ -124,7 +124,7 @@ class ServeCommand final : public Command {
     RaiseDescriptorLimit(options.http.max_connections);
     if (http_.host != "127.0.0.1" && http_.host != "localhost" && http_.host != "::1" &&
         options.service.keys.empty()) {
-      SPDLOG_WARN(
+      LogWarning(
           "--host {}: whoever reaches this address may use the model; --api-key asks for a "
           "key",
           http_.host);
@@ -291,7 +291,7 @@ class ServeCommand final : public Command {
     limits_.max_batch = options.max_batch;
     auto model = server::MakeServedModel(std::move(engine), names_, template_file_, limits_);
     if (!model->chat) {
-      SPDLOG_WARN(
+      LogWarning(
           "the model has no chat template: /v1/chat/completions refuses requests; "
           "--chat-template FILE gives it one");
     }
@@ -330,7 +330,7 @@ class ServeCommand final : public Command {
       const auto now = std::chrono::steady_clock::now();
       if (drained && give_up == give_up.max()) give_up = now + kLongestEnd;
       if (now > give_up) {
-        SPDLOG_ERROR("server: some of it did not end within {} s", kLongestEnd.count());
+        LogError("server: some of it did not end within {} s", kLongestEnd.count());
         _exit(code);
       }
     }

@@ -1,5 +1,5 @@
 // litecache tokenize: text to token ids.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <iterator>
 
@@ -66,7 +66,7 @@ class TokenizeCommand final : public Command {
     std::string line = json_ ? "{\"ids\":[" : "";
     for (size_t i = 0; i < ids.size(); ++i) {
       if (i > 0) line += json_ ? ',' : ' ';
-      fmt::format_to(std::back_inserter(line), "{}", ids[i]);
+      line += std::to_string(ids[i]);
     }
     output.Write(line + (json_ ? "]}\n" : "\n"));
   }

@@ -1,6 +1,6 @@
 #include "device/cpu/memory_limits.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <sys/resource.h>
 
 #include <algorithm>

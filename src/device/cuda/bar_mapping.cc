@@ -1,7 +1,7 @@
 #include "device/cuda/bar_mapping.h"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdint>
 #include <utility>

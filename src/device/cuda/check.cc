@@ -1,6 +1,6 @@
 #include "device/cuda/check.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "device/device_error.h"
 

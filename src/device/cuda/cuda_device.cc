@@ -1,6 +1,6 @@
 #include "device/cuda/cuda_device.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <atomic>

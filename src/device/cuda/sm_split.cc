@@ -1,7 +1,7 @@
 #include "device/cuda/sm_split.h"
 
 #include <cuda.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <map>
 #include <mutex>

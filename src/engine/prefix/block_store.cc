@@ -22,20 +22,20 @@ BlockStore::BlockStore(std::filesystem::path directory, uint64_t max_bytes)
     : directory_(std::move(directory)), max_bytes_(max_bytes) {
   const StoreDirectory::Scan scan = directory_.Read();
   if (scan.damaged > 0) {
-    SPDLOG_WARN("prefix store {}: {} damaged blocks removed", directory_.path().string(),
-                scan.damaged);
+    LogWarning("prefix store {}: {} damaged blocks removed", directory_.path().string(),
+               scan.damaged);
   }
   if (scan.foreign > 0) {
-    SPDLOG_WARN("prefix store {}: {} foreign files are left unchanged, the first is {}",
-                directory_.path().string(), scan.foreign, scan.first_foreign);
+    LogWarning("prefix store {}: {} foreign files are left unchanged, the first is {}",
+               directory_.path().string(), scan.foreign, scan.first_foreign);
   }
   const std::lock_guard lock(mutex_);
   for (const auto& found : scan.blocks) Insert(found.key, {found.bytes, found.used});
   MakeRoom(0);
   stats_.damaged = scan.damaged;
   stats_.writing = true;
-  SPDLOG_INFO("prefix store {}: {} blocks, {} of {}", directory_.path().string(), stats_.blocks,
-              FormatBytes(stats_.bytes), FormatBytes(max_bytes_));
+  LogInfo("prefix store {}: {} blocks, {} of {}", directory_.path().string(), stats_.blocks,
+          FormatBytes(stats_.bytes), FormatBytes(max_bytes_));
 }
 
 void BlockStore::Insert(const BlockKey& key, const File& file) {
@@ -128,7 +128,7 @@ void BlockStore::ReadNow(const BlockKey& key,
       const std::lock_guard lock(mutex_);
       // If the block was evicted in the meantime, nothing is wrong.
       if (files_.contains(key)) {
-        SPDLOG_WARN("prefix store: removed {}", error.what());
+        LogWarning("prefix store: removed {}", error.what());
         directory_.Remove(key);
         Erase(key);
         ++stats_.damaged;
@@ -181,8 +181,8 @@ void BlockStore::WriteNow(Block* block, int64_t used) {
   queued_bytes_ -= bytes;
   if (!failure.empty() && stats_.writing) {
     stats_.writing = false;
-    SPDLOG_WARN("prefix store: {}; nothing more is written to {} until the next start", failure,
-                directory_.path().string());
+    LogWarning("prefix store: {}; nothing more is written to {} until the next start", failure,
+               directory_.path().string());
   }
   if (!write || !failure.empty()) return;
   Insert(key, {bytes, used});

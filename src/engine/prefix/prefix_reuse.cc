@@ -312,7 +312,7 @@ void PrefixReuse::Close(std::chrono::milliseconds limit) {
       }
     }
     if (!store_->WaitForWrites(left()) || (!exports_.empty() && store_->Stats().writing)) {
-      SPDLOG_WARN("prefix store: shut down before all blocks were written");
+      LogWarning("prefix store: shut down before all blocks were written");
     }
     exports_.clear();
     store_.reset();

@@ -193,12 +193,12 @@ StoreDirectory::Scan StoreDirectory::Read() const {
           scan.blocks.push_back(Inspect(entry.path().string(), *key));
         } catch (const FileError& damage) {
           // A failing disk may have thousands.
-          if (++scan.damaged <= 5) SPDLOG_WARN("prefix store: removed {}", damage.what());
+          if (++scan.damaged <= 5) LogWarning("prefix store: removed {}", damage.what());
           fs::remove(entry.path(), ignored);
         }
       }
     }
-    if (inner) SPDLOG_WARN("prefix store: {}: {}", folder.path().string(), inner.message());
+    if (inner) LogWarning("prefix store: {}: {}", folder.path().string(), inner.message());
   }
   if (error) throw FileError("prefix store {}: {}", directory_.string(), error.message());
   return scan;

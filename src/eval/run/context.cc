@@ -1,6 +1,6 @@
 #include "eval/run/context.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "base/error.h"
 #include "base/hash.h"

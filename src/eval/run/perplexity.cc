@@ -1,6 +1,6 @@
 #include "eval/run/perplexity.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <atomic>

@@ -1,6 +1,6 @@
 #include "eval/run/results.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

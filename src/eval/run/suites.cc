@@ -1,6 +1,6 @@
 #include "eval/run/suites.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <bit>

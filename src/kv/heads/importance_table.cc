@@ -1,5 +1,5 @@
 // DuoAttention's table of head importance.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <charconv>

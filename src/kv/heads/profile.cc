@@ -1,6 +1,6 @@
 #include "kv/heads/profile.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <cmath>

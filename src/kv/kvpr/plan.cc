@@ -1,6 +1,6 @@
 // The plan of policy `kvpr`: what a token costs, and whether recomputing it can gain time.
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>
@@ -152,7 +152,7 @@ class KvprPlan final : public CachePlan {
       return kvpr::BestSplit(own, chunked, past);
     };
     constexpr int64_t kExample = 1000, kSequences = 64;
-    SPDLOG_INFO(
+    LogInfo(
         "KV cache: link {}/s, products {:.1f} GFLOP/s; per layer: {:.3g} ns per recomputed token, "
         "{:.3g} ns per attended token, {:.3g} us of products; recomputing {} of {} tokens of {} "
         "sequences",

@@ -320,8 +320,8 @@ Rates MeasureGpuRates(Device& device, const Shape& shape) {
     rates.attention = kTogether * step.AttentionSeconds(*stream);
     rates.products = kTogether * step.ProductSeconds(*stream);
   } catch (const CapacityError& error) {  // the cache itself may still fit
-    SPDLOG_WARN("KV policy kvpr: only matrix products were measured, not the work around them: {}",
-                error.what());
+    LogWarning("KV policy kvpr: only matrix products were measured, not the work around them: {}",
+               error.what());
   }
   return rates;
 }

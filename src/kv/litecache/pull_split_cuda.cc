@@ -32,9 +32,9 @@ const SmSplit* SplitOfPulls(const CudaDevice& device, const KvOptions& options, 
   std::string why_none;
   const SmSplit* split = SmSplit::Get(device.index(), sms, &why_none);
   if (split != nullptr) {
-    SPDLOG_INFO("pulls have {} of {} SMs to themselves", split->few(), device.sm_count());
+    LogInfo("pulls have {} of {} SMs to themselves", split->few(), device.sm_count());
   } else {
-    SPDLOG_INFO("pulls share SMs with the rest of a step: {}", why_none);
+    LogInfo("pulls share SMs with the rest of a step: {}", why_none);
   }
   return split;
 }

@@ -13,14 +13,14 @@ LinkPulls::LinkPulls(CudaDevice& device, PinnedHost& host, const KvOptions& opti
       split_(SplitOfPulls(device, options, ahead)),
       always_apart_(PullsAlwaysApart()),
       link_(device, kRefreshedMarks + kOtherMarks, /*first=*/true) {
-  if (options.transfer != "auto") SPDLOG_INFO("transfers: {}", engine_->Description());
+  if (options.transfer != "auto") LogInfo("transfers: {}", engine_->Description());
   if (split_ == nullptr) return;
   rest_ = split_->StreamOfRest(/*first=*/false);
   apart_pulls_.emplace(split_->StreamOfFew(/*first=*/true), kRefreshedMarks);
   std::string why_none;
   step_pull_ = StepPull::Create(device, host, *split_, static_cast<int64_t>(prefetched_.size()),
                                 TransferOptionsOf(options).deadline_ns, &why_none);
-  if (step_pull_ == nullptr) SPDLOG_INFO("each layer has its own pull kernel: {}", why_none);
+  if (step_pull_ == nullptr) LogInfo("each layer has its own pull kernel: {}", why_none);
 }
 
 void LinkPulls::Reserve(const CudaLayers& layers) {

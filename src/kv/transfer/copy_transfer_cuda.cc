@@ -1,6 +1,6 @@
 #include "kv/transfer/copy_transfer_cuda.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 #include "kv/transfer/cpu_push_cuda.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cstring>

@@ -1,6 +1,6 @@
 #include "kv/transfer/step_pull_cuda.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <cstdlib>
 #include <new>

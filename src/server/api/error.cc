@@ -128,7 +128,7 @@ ApiError ToApiError(std::exception_ptr error) {
   } catch (const std::bad_alloc&) {
     return StatusError(503, "the server is out of memory");
   } catch (const std::exception& e) {
-    SPDLOG_ERROR("server: {}", e.what());
+    LogError("server: {}", e.what());
     return StatusError(500, e.what());
   } catch (...) {
     return StatusError(500, "unknown error");

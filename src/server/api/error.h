@@ -1,7 +1,7 @@
 // Errors in the format of the API that is called.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <exception>
 #include <string>

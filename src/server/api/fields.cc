@@ -26,7 +26,7 @@ void LogIgnored(const std::string& path, std::string_view why) {
   name = Printable(name);
   const std::lock_guard lock(mutex);
   if (logged.size() >= kMost || !logged.insert(name).second) return;
-  SPDLOG_WARN(
+  LogWarning(
       "server: requests have the field '{}', which is ignored: {} (logged once; --strict-fields "
       "refuses such requests)",
       name, why);

@@ -1,6 +1,6 @@
 #include "server/http/connection.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <exception>
@@ -221,7 +221,7 @@ void Connection::Advance(Exchange& exchange) {
     const std::shared_ptr<Producer> producer = exchange.producer_;
     producer->Advance();
   } catch (const std::exception& error) {
-    SPDLOG_ERROR("server: answering {} failed: {}", exchange.request_.path, error.what());
+    LogError("server: answering {} failed: {}", exchange.request_.path, error.what());
     advancing_ = false;
     return Close();
   }

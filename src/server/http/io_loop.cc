@@ -48,7 +48,7 @@ void IoLoop::Start() {
         return;
       } catch (const std::exception& error) {
         // An exception in the handler of one connection; the others continue.
-        SPDLOG_ERROR("server: {}", error.what());
+        LogError("server: {}", error.what());
       }
     }
   });

@@ -1,6 +1,6 @@
 #include "server/http/message.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <ctime>
 #include <iterator>
@@ -61,20 +61,18 @@ std::string_view ReasonPhrase(int status) {
 
 std::string ResponseHead(const HttpResponse& response, const HttpHeaders& more, bool http11,
                          bool keep_alive, long long body_bytes) {
-  std::string head;
-  const auto to = std::back_inserter(head);
-  fmt::format_to(to, "HTTP/1.1 {} {}\r\nDate: {}\r\nServer: litecache\r\n", response.status,
-                 ReasonPhrase(response.status), Date());
+  std::string head = fmt::format("HTTP/1.1 {} {}\r\nDate: {}\r\nServer: litecache\r\n",
+                                 response.status, ReasonPhrase(response.status), Date());
   if (response.status != 204) {
-    fmt::format_to(to, "Content-Type: {}\r\n", response.content_type);
+    head += fmt::format("Content-Type: {}\r\n", response.content_type);
     if (body_bytes >= 0) {
-      fmt::format_to(to, "Content-Length: {}\r\n", body_bytes);
+      head += fmt::format("Content-Length: {}\r\n", body_bytes);
     } else if (http11) {
       head += "Transfer-Encoding: chunked\r\n";
     }
   }
   for (const auto* headers : {&response.headers, &more}) {
-    for (const auto& [name, value] : *headers) fmt::format_to(to, "{}: {}\r\n", name, value);
+    for (const auto& [name, value] : *headers) head += fmt::format("{}: {}\r\n", name, value);
   }
   // HTTP/1.0 closes by default and HTTP/1.1 keeps the connection: the header is sent in both cases.
   head += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";

@@ -1,6 +1,6 @@
 #include "server/http/request_reader.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <boost/asio/buffer.hpp>

@@ -134,7 +134,7 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
       }
       // Usually out of file descriptors: the connection stays in the queue, and accepting is
       // retried later.
-      SPDLOG_WARN("server: accepting a connection failed: {}", error.message());
+      LogWarning("server: accepting a connection failed: {}", error.message());
       self->retry.expires_after(std::chrono::milliseconds(100));
       self->retry.async_wait([self](const error_code& cancelled) {
         if (!cancelled && self->acceptor.is_open()) self->Accept();

@@ -1,6 +1,6 @@
 #include "server/metrics/exposition.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -34,14 +34,14 @@ void Histogram::Observe(double value) {
 }
 
 void Exposition::Family(std::string_view name, std::string_view type, std::string_view help) {
-  fmt::format_to(std::back_inserter(text_), "# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
+  text_ += fmt::format("# HELP {} {}\n# TYPE {} {}\n", name, help, name, type);
 }
 
 void Exposition::Sample(std::string_view name, Labels labels, double value) {
   text_ += name;
   char separator = '{';
   for (const auto& [key, label] : labels) {
-    fmt::format_to(std::back_inserter(text_), "{}{}=\"{}\"", separator, key, EscapeLabel(label));
+    text_ += fmt::format("{}{}=\"{}\"", separator, key, EscapeLabel(label));
     separator = ',';
   }
   if (separator == ',') text_ += '}';

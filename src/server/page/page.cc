@@ -1,6 +1,6 @@
 #include "server/page/page.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <string>

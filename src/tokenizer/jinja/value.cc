@@ -1,6 +1,6 @@
 #include "tokenizer/jinja/value.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>

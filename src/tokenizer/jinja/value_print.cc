@@ -1,6 +1,6 @@
 #include "tokenizer/jinja/value_print.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <charconv>
 #include <cmath>
