@@ -14,7 +14,7 @@ setup:  ## install the Debian packages the build needs (only those missing)
 	@scripts/setup
 
 build: setup  ## the program, at build/release/litecache
-	@cmake --preset $(PRESET) -DLITECACHE_TESTS=OFF $(CONFIGURE) >build/.configure.log 2>&1 || { cat build/.configure.log; exit 1; }
+	@cmake --preset $(PRESET) -DLITECACHE_TESTS=OFF -DLITECACHE_UNITY=ON $(CONFIGURE) >build/.configure.log 2>&1 || { cat build/.configure.log; exit 1; }
 	@cmake --build $(BUILD) -j $(JOBS)
 
 demo: build  ## the main job: the shipped model reads a long document on this machine
@@ -23,7 +23,7 @@ demo: build  ## the main job: the shipped model reads a long document on this ma
 test: setup  ## build everything and run the whole suite
 	@scripts/setup-test-python
 	@scripts/setup browser || echo "make test: no Chromium: the test of the server's page is skipped"
-	@cmake --preset $(PRESET) -DLITECACHE_TESTS=ON -DLITECACHE_WARNINGS_AS_ERRORS=ON $(CONFIGURE) >build/.configure.log 2>&1 || { cat build/.configure.log; exit 1; }
+	@cmake --preset $(PRESET) -DLITECACHE_TESTS=ON -DLITECACHE_WARNINGS_AS_ERRORS=ON -DLITECACHE_UNITY=ON $(CONFIGURE) >build/.configure.log 2>&1 || { cat build/.configure.log; exit 1; }
 	@cmake --build $(BUILD) -j $(JOBS)
 	@scripts/run-tests $(BUILD)
 

@@ -7,6 +7,7 @@ if(LITECACHE_LAB STREQUAL "ON" OR (LITECACHE_LAB STREQUAL "AUTO" AND (LITECACHE_
   set(LITECACHE_HAVE_LAB ON)
 endif()
 option(LITECACHE_PRECOMPILED "Precompile the large headers of libraries" ON)
+option(LITECACHE_UNITY "Compile the sources of a folder as one: a build from scratch is faster, a change compiles more" OFF)
 option(LITECACHE_WARNINGS_AS_ERRORS "Stop at warnings (CI does)" OFF)
 set(LITECACHE_CUDA "AUTO" CACHE STRING "CUDA backend: AUTO (where nvcc and an NVIDIA GPU are found), ON or OFF")
 set(LITECACHE_FLASHINFER "AUTO" CACHE STRING "Attention of prompts on Hopper by FlashInfer's kernel: AUTO (where its headers are or can be fetched), ON or OFF")

@@ -12,22 +12,49 @@ function(lc_sources variable)
   set(${variable} ${all} PARENT_SCOPE)
 endfunction()
 
-# lc_add_library(NAME [SOURCES a.cc ...] DEPS target ... [PRIVATE_DEPS target ...] [PRECOMPILED header ...])
+# lc_compile_at_once(target whole): the sources of each folder, or of all folders if `whole`, are one translation unit,
+# which reads the headers and compiles the libraries' templates once. Highway's files stay alone, because they include themselves once an
+# instruction set, and those of CUDA; CMake leaves out files with options of their own.
+function(lc_compile_at_once target whole)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    get_filename_component(path ${source} ABSOLUTE)
+    if(NOT path MATCHES "\\.cc$" OR path MATCHES "_cuda\\.cc$|/cuda/[^/]*$" OR NOT EXISTS ${path})
+      continue()  # not C++, or generated
+    endif()
+    file(STRINGS ${path} highway REGEX "hwy/foreach_target\\.h" LIMIT_COUNT 1)
+    if(NOT highway)
+      set(group all)
+      if(NOT whole)
+        get_filename_component(group ${path} DIRECTORY)
+        get_filename_component(group ${group} NAME)
+      endif()
+      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
+    endif()
+  endforeach()
+endfunction()
+
+# lc_add_library(NAME [SOURCES a.cc ...] DEPS target ... [PRIVATE_DEPS target ...] [PRECOMPILED header ...] [WHOLE])
 # A static library for a folder under src/, named litecache_<folder>, of all sources in the folder unless SOURCES lists
 # them; includes are relative to src/. PRECOMPILED: large library headers that most of its sources include; sources
-# still include what they use.
+# still include what they use. With LITECACHE_UNITY no header is precompiled, and folders are one translation unit each;
+# WHOLE: all folders together.
 function(lc_add_library name)
-  cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS;PRECOMPILED" ${ARGN})
+  cmake_parse_arguments(ARG "WHOLE" "" "SOURCES;DEPS;PRIVATE_DEPS;PRECOMPILED" ${ARGN})
   if(NOT ARG_SOURCES)
     lc_sources(ARG_SOURCES ${CMAKE_CURRENT_SOURCE_DIR})
   endif()
   add_library(litecache_${name} STATIC ${ARG_SOURCES})
+  if(LITECACHE_UNITY)
+    lc_compile_at_once(litecache_${name} ${ARG_WHOLE})
+  endif()
   target_include_directories(litecache_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(litecache_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
   if(LITECACHE_HAVE_CUDA)
     target_compile_definitions(litecache_${name} PRIVATE LITECACHE_CUDA)
   endif()
-  if(ARG_PRECOMPILED AND LITECACHE_PRECOMPILED)
+  if(ARG_PRECOMPILED AND LITECACHE_PRECOMPILED AND NOT LITECACHE_UNITY)
     target_precompile_headers(litecache_${name} PRIVATE ${ARG_PRECOMPILED})
   endif()
 endfunction()

@@ -15,7 +15,7 @@ namespace {
 // A latency of 4 to 5 cycles times two units needs ten chains; twelve leave registers for operands.
 constexpr int kChains = 12;
 constexpr int64_t kIterations = 2'000'000;
-constexpr int kPasses = 3;
+constexpr int kRatePasses = 3;
 
 // kIterations of kChains multiply-adds: the number of operations, and a value that depends on all
 // of them.
@@ -107,7 +107,7 @@ double MeasureArithmetic(ThreadPool& pool, DType dtype) {
   std::vector<double> flops(static_cast<size_t>(pool.size()));
   volatile float sink = 0;
   double best = 0;
-  for (int pass = 0; pass < kPasses; ++pass) {
+  for (int pass = 0; pass < kRatePasses; ++pass) {
     const auto start = std::chrono::steady_clock::now();
     pool.Run([&](int worker) {
       const Work done = work();

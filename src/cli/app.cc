@@ -1,7 +1,7 @@
 #include "cli/app.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
+#include <fmt/core.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -219,6 +219,8 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   commands.push_back(MakeEvalReportCommand());
   return commands;
 }
+
+int RunProgram(const std::vector<std::string>& arguments) { return RunProgram(arguments, {}); }
 
 int RunProgram(const std::vector<std::string>& arguments, const Program& program) {
   try {

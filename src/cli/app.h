@@ -5,11 +5,12 @@
 #include <string>
 #include <vector>
 
-#include "cli/command.h"
-
 namespace litecache::cli {
 
-// `arguments` without the program's name. Never throws.
-int RunProgram(const std::vector<std::string>& arguments, const Program& program = {});
+struct Program;  // cli/command.h
+
+// Runs litecache, or another program. `arguments` without the program's name. Never throws.
+int RunProgram(const std::vector<std::string>& arguments);
+int RunProgram(const std::vector<std::string>& arguments, const Program& program);
 
 }  // namespace litecache::cli

@@ -1,6 +1,6 @@
 #include "cli/bench_report.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include "base/units.h"
 #include "bench/measurement_json.h"
@@ -109,7 +109,7 @@ std::string BenchReport::BreakdownText(const bench::Measurement& m) const {
                         100 * seconds / m.seconds);
   };
   for (size_t i = kSections; i-- > 0;) {
-    add(litecache::Name(static_cast<Section>(i)), m.breakdown.seconds[i]);
+    add(litecache::Name(static_cast<litecache::Section>(i)), m.breakdown.seconds[i]);
   }
   add("launch", m.breakdown.launch);
   return text + fmt::format(" by {} marks a step of {}, taken off\n", m.breakdown.marks,

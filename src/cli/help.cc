@@ -1,6 +1,6 @@
 #include "cli/help.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <sstream>
@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kWidth = 98;
 constexpr size_t kColumn = 30;
 
-std::string Line(const Entry& entry, const std::string& text) {
+std::string OptionLine(const Entry& entry, const std::string& text) {
   const std::string gap = entry.name.size() + 4 > kColumn
                               ? "\n" + std::string(kColumn, ' ')
                               : std::string(kColumn - 2 - entry.name.size(), ' ');
@@ -36,7 +36,7 @@ std::string Usage(const Command& command, const Program& program) {
   return program.name + " " + command.Name() + " [OPTIONS]" + (words.empty() ? "" : " " + words);
 }
 
-std::string Beginning(const Command& command, const Program& program) {
+std::string Heading(const Command& command, const Program& program) {
   return Wrap(command.Summary(), 0, kWidth) + "\n\nUsage: " + Usage(command, program) + "\n";
 }
 
@@ -104,11 +104,11 @@ std::string ProgramHelp(const Program& program, const std::string& group) {
 }
 
 std::string ShortHelp(const Command& command, const CLI::App& app, const Program& program) {
-  std::string text = Beginning(command, program) + "\nCommon options:\n";
+  std::string text = Heading(command, program) + "\nCommon options:\n";
   size_t others = 0;
   for (const Entry& entry : Entries(app)) {
     if (IsCommon(entry, command.CommonOptions())) {
-      text += Line(entry, entry.ShortText());
+      text += OptionLine(entry, entry.ShortText());
     } else {
       ++others;
     }
@@ -121,12 +121,12 @@ std::string ShortHelp(const Command& command, const CLI::App& app, const Program
 }
 
 std::string FullHelp(const Command& command, const CLI::App& app, const Program& program) {
-  std::string text = Beginning(command, program);
+  std::string text = Heading(command, program);
   const auto entries = Entries(app);
   for (const auto& group : Groups(entries)) {
     text += "\n" + group + ":\n";
     for (const Entry& entry : entries) {
-      if (entry.group == group) text += Line(entry, entry.Text());
+      if (entry.group == group) text += OptionLine(entry, entry.Text());
     }
   }
   const std::string notes = command.Notes();

@@ -13,8 +13,8 @@ namespace litecache::grammar {
 namespace {
 
 constexpr uint32_t kMaxRepeat = 10'000;
-constexpr size_t kMaxNodes = 20'000;
-constexpr int kMaxDepth = 100;
+constexpr size_t kMaxPatternNodes = 20'000;
+constexpr int kMaxPatternDepth = 100;
 
 // An expression as a tree.
 struct Node;
@@ -91,7 +91,7 @@ class Parser {
   }
 
   NodePtr Choice() {
-    if (++depth_ > kMaxDepth) Malformed("groups are nested too deep");
+    if (++depth_ > kMaxPatternDepth) Malformed("groups are nested too deep");
     auto node = std::make_unique<Node>();
     node->kind = Node::kChoice;
     do {
@@ -318,11 +318,11 @@ class Constructor {
 
  private:
   int Add() {
-    if (result_.nodes.size() >= kMaxNodes) {
+    if (result_.nodes.size() >= kMaxPatternNodes) {
       throw Unsupported(
           "a pattern of more than {} states is not supported: its repetitions are "
           "too long",
-          kMaxNodes);
+          kMaxPatternNodes);
     }
     return result_.Add();
   }

@@ -15,7 +15,7 @@
 namespace litecache::grammar {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxSchemaDepth = 64;
 constexpr size_t kMaxChoices = 1000;  // of two anyOf combined
 
 constexpr std::array<std::string_view, 20> kAnnotations = {
@@ -266,7 +266,7 @@ const Subschema& SchemaDocument::FlattenReference(const std::string& reference,
 }
 
 Subschema SchemaDocument::Flatten(const Subschema& subschema, int depth) const {
-  if (depth > kMaxDepth) {
+  if (depth > kMaxSchemaDepth) {
     throw InvalidArgument("{}: its references and allOf nest too deep", subschema.path);
   }
   const Json& schema = subschema.schema;

@@ -61,7 +61,7 @@ struct LayerNormWeights {
   const float* bias = nullptr;
 };
 
-struct Layer {
+struct OptLayer {
   LayerNormWeights attention_norm;
   LinearWeights q, k, v, o;
   LayerNormWeights feed_forward_norm;
@@ -70,7 +70,7 @@ struct Layer {
 
 // One step's activations. q, k, v and attention share memory with up, and so do the embeddings
 // before project_in: they are never in use at the same time.
-struct Activations {
+struct OptActivations {
   MatrixView x;                          // [T, hidden] f32, residual stream
   MatrixView h;                          // [T, hidden] normed, or x, in the products' dtype
   MatrixView q, k, v;                    // [T, hidden] f32
@@ -83,9 +83,9 @@ struct Activations {
   MatrixView next_q[kPredictedQueries];  // a GPU's predicted queries (transformer.cc)
 };
 
-Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_t rows,
-                  int64_t logit_rows, bool on_gpu) {
-  Activations a;
+OptActivations PlaceOpt(Arena& arena, const ModelConfig& config, DType product, int64_t rows,
+                        int64_t logit_rows, bool on_gpu) {
+  OptActivations a;
   a.x = arena.Take(rows, config.hidden);
   a.h = arena.Take(rows, config.hidden, product);
   a.logit_x = arena.Take(logit_rows, config.hidden);
@@ -104,7 +104,7 @@ Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_
   return a;
 }
 
-class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValueProjection {
+class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValueProjection {
  public:
   OptDecoder(Device& device, const ModelConfig& model_config, std::unique_ptr<WeightStore> store)
       : StepDecoder(device, model_config, std::move(store)) {
@@ -134,15 +134,15 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
   }
 
  private:
-  Activations PlaceActivations(Arena& arena, int64_t rows, int64_t logit_rows) const override {
-    return Place(arena, config(), product_dtype(), rows, logit_rows, on_gpu());
+  OptActivations PlaceActivations(Arena& arena, int64_t rows, int64_t logit_rows) const override {
+    return PlaceOpt(arena, config(), product_dtype(), rows, logit_rows, on_gpu());
   }
 
   void Issue(Stream& stream, const kv::Step& step, const Inputs& inputs, kv::Cache& cache,
-             Activations a, const MatrixView& logits) override {
+             OptActivations a, const MatrixView& logits) override {
     Embed(stream, inputs.tokens, inputs.positions, a);
     for (int64_t i = 0; i < config().layers; ++i) {
-      const Layer& layer = layers_[static_cast<size_t>(i)];
+      const OptLayer& layer = layers_[static_cast<size_t>(i)];
       for (const int64_t next : PredictedFrom(i, step, cache)) {
         Predict(stream, step, next, cache, a);
       }
@@ -157,7 +157,7 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
     Head(stream, a, logits);
   }
 
-  static void KeepSelected(Stream& stream, std::span<const int32_t> rows, Activations* a) {
+  static void KeepSelected(Stream& stream, std::span<const int32_t> rows, OptActivations* a) {
     ops::GatherRows(stream, a->attention, rows, a->logit_attention);
     ops::GatherRows(stream, a->x, rows, a->logit_x);
     a->attention = a->logit_attention;
@@ -181,11 +181,11 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
             weights().Bias(name + ".bias", config().hidden)};
   }
 
-  Layer TakeLayer(int64_t index, const std::string& name) {
+  OptLayer TakeLayer(int64_t index, const std::string& name) {
     const ModelConfig& c = config();
     const LayerPlace kv{index, LayerPart::kKeyValue}, query{index, LayerPart::kQuery};
     const LayerPlace rest{index, LayerPart::kRest};
-    Layer layer;
+    OptLayer layer;
     layer.attention_norm = TakeNorm(name + "self_attn_layer_norm");
     layer.q = TakeLinear(query, name + "self_attn.q_proj", c.hidden, c.hidden, true);
     layer.k = TakeLinear(kv, name + "self_attn.k_proj", c.hidden, c.hidden, true);
@@ -203,7 +203,7 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
   }
 
   void Embed(Stream& stream, std::span<const int32_t> tokens, std::span<const int32_t> positions,
-             const Activations& a) const {
+             const OptActivations& a) const {
     if (Projects()) {
       ops::Embedding(stream, embedding_, tokens, a.embedded);
       ops::Linear(stream, ForProduct(stream, a.embedded, a.narrow), project_in_.weight, nullptr,
@@ -215,7 +215,7 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
   }
 
   // The input of the projections to q, k and v: x, normalized if the norm comes first.
-  MatrixView AttentionInput(Stream& stream, const Layer& layer, const MatrixView& x,
+  MatrixView AttentionInput(Stream& stream, const OptLayer& layer, const MatrixView& x,
                             const MatrixView& h) const {
     if (!config().norm_before) return ForProduct(stream, x, h);
     Normalize(stream, x, layer.attention_norm, h);
@@ -226,8 +226,8 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
 
   // As in the other families (transformer.cc).
   void Predict(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
-               const Activations& a) const {
-    const Layer& layer = layers_[static_cast<size_t>(index)];
+               const OptActivations& a) const {
+    const OptLayer& layer = layers_[static_cast<size_t>(index)];
     const MatrixView input =
         AttentionInput(stream, layer, a.x.Rows(0, step.decode_rows), a.h.Rows(0, step.decode_rows));
     const MatrixView q =
@@ -237,8 +237,8 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
     cache.Prefetch(stream, index, step, q, Scale());
   }
 
-  void Attend(Stream& stream, const Layer& layer, const kv::Step& step, int64_t index,
-              kv::Cache& cache, const Activations& a) {
+  void Attend(Stream& stream, const OptLayer& layer, const kv::Step& step, int64_t index,
+              kv::Cache& cache, const OptActivations& a) {
     const MatrixView input = AttentionInput(stream, layer, a.x, a.h);
     AwaitWeights(stream, index, LayerPart::kQuery);
     ops::Linear(stream, input, layer.q.weight, layer.q.bias, a.q);
@@ -258,7 +258,7 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
     std::vector<float> values(width);
     std::vector<uint16_t> rounded(2 * layers_.size() * stride);
     auto* next = rounded.data();
-    for (const Layer& layer : layers_) {
+    for (const OptLayer& layer : layers_) {
       for (const LinearWeights* linear : {&layer.k, &layer.v}) {
         device().Download(values.data(), linear->bias, width * sizeof(float));
         for (size_t i = 0; i < width; ++i) {
@@ -280,7 +280,7 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
 
   void Project(Stream& stream, int64_t index, const MatrixView& x, std::span<const int32_t>,
                const MatrixView& k, const MatrixView& v) override {
-    const Layer& layer = layers_[static_cast<size_t>(index)];
+    const OptLayer& layer = layers_[static_cast<size_t>(index)];
     AwaitWeights(stream, index, LayerPart::kKeyValue);
     if (k.dtype == DType::kBF16) {
       const uint16_t* rounded =
@@ -295,7 +295,8 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
     ops::Linear(stream, x, layer.v.weight, layer.v.bias, v);
   }
 
-  void FeedForward(Stream& stream, const Layer& layer, int64_t index, const Activations& a) const {
+  void FeedForward(Stream& stream, const OptLayer& layer, int64_t index,
+                   const OptActivations& a) const {
     AwaitWeights(stream, index, LayerPart::kRest);
     const bool before = config().norm_before;
     ops::Linear(stream, a.attention, layer.o.weight, layer.o.bias, a.x, ops::Epilogue::kAdd);
@@ -309,7 +310,7 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
     if (!before) Normalize(stream, a.x, layer.feed_forward_norm, a.x);
   }
 
-  void Head(Stream& stream, const Activations& a, const MatrixView& logits) const {
+  void Head(Stream& stream, const OptActivations& a, const MatrixView& logits) const {
     if (config().final_norm) Normalize(stream, a.x, final_norm_, a.x);
     if (Projects()) {
       ops::Linear(stream, ForProduct(stream, a.x, a.h), project_out_.weight, nullptr, a.narrow);
@@ -322,7 +323,7 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
   MatrixView embedding_;  // [vocab, embedding_dim]
   MatrixView positions_;  // [max_context, hidden]
   LinearWeights project_in_, project_out_;
-  std::vector<Layer> layers_;
+  std::vector<OptLayer> layers_;
   Buffer rounded_biases_;  // [layers][k, v], rounded_stride_ values apart; empty: none
   size_t rounded_stride_ = 0;
   LayerNormWeights final_norm_;

@@ -10,41 +10,38 @@
 #include <vector>
 
 namespace litecache::server {
-namespace {
 
 using Task = std::function<void()>;
 
-// Tasks by client; clients in the order of their turns.
-class Turns {
- public:
-  bool empty() const { return order_.empty(); }
-  void Push(uint64_t client, Task task) {
-    auto& tasks = tasks_[client];
-    if (tasks.empty()) order_.push_back(client);
-    tasks.push_back(std::move(task));
-  }
-  Task Pop() {
-    const uint64_t client = order_.front();
-    order_.pop_front();
-    const auto found = tasks_.find(client);
-    Task task = std::move(found->second.front());
-    found->second.pop_front();
-    if (found->second.empty()) {
-      tasks_.erase(found);
-    } else {
-      order_.push_back(client);
-    }
-    return task;
-  }
-
- private:
-  std::unordered_map<uint64_t, std::deque<Task>> tasks_;
-  std::deque<uint64_t> order_;
-};
-
-}  // namespace
-
 struct WorkerPool::Impl {
+  // Tasks by client; clients in the order of their turns.
+  class Turns {
+   public:
+    bool empty() const { return order_.empty(); }
+    void Push(uint64_t client, Task task) {
+      auto& tasks = tasks_[client];
+      if (tasks.empty()) order_.push_back(client);
+      tasks.push_back(std::move(task));
+    }
+    Task Pop() {
+      const uint64_t client = order_.front();
+      order_.pop_front();
+      const auto found = tasks_.find(client);
+      Task task = std::move(found->second.front());
+      found->second.pop_front();
+      if (found->second.empty()) {
+        tasks_.erase(found);
+      } else {
+        order_.push_back(client);
+      }
+      return task;
+    }
+
+   private:
+    std::unordered_map<uint64_t, std::deque<Task>> tasks_;
+    std::deque<uint64_t> order_;
+  };
+
   void Run() {
     std::unique_lock lock(mutex);
     while (true) {
@@ -92,7 +89,7 @@ void WorkerPool::Post(uint64_t client, bool heavy, std::function<void()> task) {
 }
 
 void WorkerPool::Stop() {
-  Turns light, heavy;  // destroyed without the lock
+  Impl::Turns light, heavy;  // destroyed without the lock
   {
     const std::lock_guard lock(impl_->mutex);
     impl_->stopping = true;

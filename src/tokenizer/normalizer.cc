@@ -146,7 +146,9 @@ std::unique_ptr<Normalizer> Characters(CharacterMap map) {
   return std::make_unique<CharacterNormalizer>(std::move(map));
 }
 
-std::unique_ptr<Normalizer> Form(NormalForm form) { return std::make_unique<FormNormalizer>(form); }
+std::unique_ptr<Normalizer> MakeForm(NormalForm form) {
+  return std::make_unique<FormNormalizer>(form);
+}
 
 }  // namespace
 
@@ -161,10 +163,10 @@ std::unique_ptr<Normalizer> LoadNormalizer(const Json& json, std::string_view wh
     }
     return std::make_unique<SequenceNormalizer>(std::move(parts));
   }
-  if (type == "NFC") return Form(NormalForm::kNfc);
-  if (type == "NFD") return Form(NormalForm::kNfd);
-  if (type == "NFKC") return Form(NormalForm::kNfkc);
-  if (type == "NFKD") return Form(NormalForm::kNfkd);
+  if (type == "NFC") return MakeForm(NormalForm::kNfc);
+  if (type == "NFD") return MakeForm(NormalForm::kNfd);
+  if (type == "NFKC") return MakeForm(NormalForm::kNfkc);
+  if (type == "NFKD") return MakeForm(NormalForm::kNfkd);
   if (type == "Lowercase") return Characters(&AppendLower);
   if (type == "Nmt") return Characters(&MapNmt);
   if (type == "StripAccents") {

@@ -12,7 +12,7 @@ namespace litecache::tokenizer {
 namespace {
 
 // \w as in Oniguruma; PCRE2's lacks marks and connectors.
-constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+constexpr std::string_view kWordClass = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 constexpr std::string_view kHex = "0-9A-Fa-f";
 
 constexpr std::array<std::pair<std::string_view, std::string_view>, 20> kLongNames = {{
@@ -262,10 +262,10 @@ class Translator {
         out_ += {'\\', c};
         break;
       case 'w':
-        out_ += fmt::format("[{}]", kWord);
+        out_ += fmt::format("[{}]", kWordClass);
         break;
       case 'W':
-        out_ += fmt::format("[^{}]", kWord);
+        out_ += fmt::format("[^{}]", kWordClass);
         break;
       case 'h':
         out_ += fmt::format("[{}]", kHex);
@@ -274,10 +274,10 @@ class Translator {
         out_ += fmt::format("[^{}]", kHex);
         break;
       case 'b':
-        out_ += fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", kWord);
+        out_ += fmt::format("(?:(?<=[{0}])(?![{0}])|(?<![{0}])(?=[{0}]))", kWordClass);
         break;
       case 'B':
-        out_ += fmt::format("(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))", kWord);
+        out_ += fmt::format("(?:(?<=[{0}])(?=[{0}])|(?<![{0}])(?![{0}]))", kWordClass);
         break;
       default: {
         const std::string escaped = CharacterEscape();
@@ -322,7 +322,7 @@ class Translator {
           out_ += {'\\', in_[at_++]};
           break;
         case 'w':
-          out_ += kWord;
+          out_ += kWordClass;
           ++at_;
           break;
         case 'h':

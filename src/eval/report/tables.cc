@@ -1,4 +1,4 @@
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace litecache::eval {
 namespace {
 
-constexpr const char* kFull = "full";
+constexpr const char* kBaseline = "full";
 constexpr const char* kNone = "–";
 
 std::string Percent(std::optional<double> share, int digits = 1) {
@@ -63,7 +63,7 @@ Table LengthTable(const Summary& summary, const LengthSummary& length) {
   add("average",
       [&](const std::string& name, const Totals&) { return Percent(length.Average(name), 2); });
   add("difference to full", [&](const std::string& name, const Totals&) {
-    return name == kFull ? kNone : Signed(length.Difference(name, kFull));
+    return name == kBaseline ? kNone : Signed(length.Difference(name, kBaseline));
   });
   add("hit ratio", [](const std::string&, const Totals& t) { return HitRatio(t.kv); });
   add("moved per token",
@@ -89,8 +89,8 @@ Table OverviewTable(const Summary& summary) {
     auto row = Row(name);
     for (const LengthSummary& length : summary.lengths) {
       std::string cell = Percent(length.Average(name), 2);
-      const auto difference = length.Difference(name, kFull);
-      if (difference && name != kFull) cell += fmt::format(" ({})", Signed(difference));
+      const auto difference = length.Difference(name, kBaseline);
+      if (difference && name != kBaseline) cell += fmt::format(" ({})", Signed(difference));
       row.push_back(cell);
     }
     table.rows.push_back(std::move(row));
@@ -102,7 +102,7 @@ Table PerplexityTable(const Summary& summary, int64_t length,
                       const std::map<std::string, WindowSummary>& by_configuration) {
   Table table;
   table.title = fmt::format("Perplexity at {} tokens", FormatTokens(length));
-  const auto full = by_configuration.find(kFull);
+  const auto full = by_configuration.find(kBaseline);
   const WindowSummary& any = by_configuration.begin()->second;
   table.note = fmt::format(
       "The last {} tokens of {} windows, one a step. KL: divergence from full attention's "

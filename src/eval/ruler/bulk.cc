@@ -14,7 +14,7 @@ namespace {
 // Share of a document that needles, questions and answers may fill; the rest is haystack.
 constexpr double kQuestionShare = 0.6;
 
-enum Stream : uint64_t { kShapeStream, kTextStream };
+enum : uint64_t { kShapeStream, kTextStream };
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 // Common words extraction: a numbered list in which ten words appear more often than the others.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 
@@ -15,7 +15,7 @@ constexpr int64_t kShortLength = 4096;
 constexpr std::string_view kAnswerPrefix =
     " Answer: The top 10 words that appear most often in the list are:";
 
-enum Stream : uint64_t { kExampleStream, kWordStream, kOrderStream };
+enum : uint64_t { kCweExampleStream, kCweWordStream, kCweOrderStream };
 
 struct Shape {
   int64_t words;
@@ -47,10 +47,10 @@ class CommonWordsBuilder : public TaskBuilder {
     const Shape example = brief ? Shape{20, 3, 1} : Shape{40, 10, 3};
     const Shape main = brief ? Shape{request.size, 6, 1} : Shape{request.size, 30, 3};
     Draft draft;
-    const auto answer = AppendList(example, DeriveSeed(request.seed, kExampleStream), draft);
+    const auto answer = AppendList(example, DeriveSeed(request.seed, kCweExampleStream), draft);
     draft.text += kAnswerPrefix;
     draft.text += " " + NumberedList(answer) + "\n";
-    const auto common = AppendList(main, DeriveSeed(request.seed, kWordStream), draft);
+    const auto common = AppendList(main, DeriveSeed(request.seed, kCweWordStream), draft);
     draft.outputs.assign(common.begin(), common.end());
     draft.answer_prefix = kAnswerPrefix;
     draft.text += kAnswerPrefix;
@@ -83,7 +83,7 @@ class CommonWordsBuilder : public TaskBuilder {
                   static_cast<size_t>(is_common ? shape.common_repeats : shape.other_repeats),
                   word);
     }
-    Random order(DeriveSeed(seed, kOrderStream));
+    Random order(DeriveSeed(seed, kCweOrderStream));
     order.Shuffle(list);
     draft.text +=
         "Below is a numbered list of words. In these words, some appear more often than others. "

@@ -18,7 +18,7 @@ constexpr std::string_view kDots = "...";
 // zeta(2): the exponent is 2.
 constexpr double kZeta = std::numbers::pi * std::numbers::pi / 6;
 
-enum Stream : uint64_t { kWordStream, kOrderStream };
+enum : uint64_t { kFweWordStream, kFweOrderStream };
 
 class FrequentWordsBuilder : public TaskBuilder {
  public:
@@ -30,7 +30,7 @@ class FrequentWordsBuilder : public TaskBuilder {
 
   Draft Build(const BuildRequest& request) const override {
     const int64_t vocabulary = std::max<int64_t>((request.length - kMaxNewTokens) / 50, 5);
-    Drawer drawer(split_, DeriveSeed(request.seed, kWordStream));
+    Drawer drawer(split_, DeriveSeed(request.seed, kFweWordStream));
     std::vector<std::string_view> list;
     std::vector<std::string> words;
     words.emplace_back(kDots);
@@ -42,7 +42,7 @@ class FrequentWordsBuilder : public TaskBuilder {
       const double count = static_cast<double>(request.size) / (order * order) / kZeta;
       list.insert(list.end(), static_cast<size_t>(count), words[static_cast<size_t>(rank)]);
     }
-    Random random(DeriveSeed(request.seed, kOrderStream));
+    Random random(DeriveSeed(request.seed, kFweOrderStream));
     random.Shuffle(list);
     Draft draft;
     draft.text =

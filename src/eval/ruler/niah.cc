@@ -1,6 +1,6 @@
 // Needles in a haystack: "One of the special magic numbers for KEY is: VALUE." between the pieces
 // of a text, followed by a question for the values of a key.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ namespace {
 
 // Random streams of one sample. Each kind of draw has a separate one, so that a larger haystack
 // changes neither keys nor values.
-enum Stream : uint64_t { kKeysStream, kOrderStream, kPositionStream, kWindowStream };
+enum : uint64_t { kNiahKeysStream, kNiahOrderStream, kNiahPositionStream, kNiahWindowStream };
 
 // RULER's depths for essays, in percent: 40 steps from 0 to 100, rounded.
 constexpr int64_t kDepths = 40;
@@ -39,7 +39,7 @@ class NeedleBuilder : public TaskBuilder {
   }
 
   Draft Build(const BuildRequest& request) const override {
-    Drawer drawer(split_, DeriveSeed(request.seed, kKeysStream));
+    Drawer drawer(split_, DeriveSeed(request.seed, kNiahKeysStream));
     std::vector<Key> keys(static_cast<size_t>(NumKeys(request)));
     std::vector<std::string> needles;
     for (Key& key : keys) {
@@ -49,7 +49,7 @@ class NeedleBuilder : public TaskBuilder {
         needles.push_back(NeedleText(key.name, key.values.back()));
       }
     }
-    Random order(DeriveSeed(request.seed, kOrderStream));
+    Random order(DeriveSeed(request.seed, kNiahOrderStream));
     order.Shuffle(needles);
     const std::vector<int64_t> asked =
         order.Sample(static_cast<int64_t>(keys.size()),
@@ -129,7 +129,7 @@ class NeedleBuilder : public TaskBuilder {
   // Inserts needles before distinct random lines of noise or of distracting needles.
   void AppendLines(const BuildRequest& request, const std::vector<std::string>& needles,
                    Drawer& drawer, Draft& draft) const {
-    Random random(DeriveSeed(request.seed, kPositionStream));
+    Random random(DeriveSeed(request.seed, kNiahPositionStream));
     std::vector<int64_t> positions =
         random.Sample(request.size, static_cast<int64_t>(needles.size()));
     std::sort(positions.begin(), positions.end());
@@ -153,11 +153,11 @@ class NeedleBuilder : public TaskBuilder {
   // document, at any piece.
   void AppendEssay(const BuildRequest& request, const std::vector<std::string>& needles,
                    Draft& draft) const {
-    Random window_random(DeriveSeed(request.seed, kWindowStream));
+    Random window_random(DeriveSeed(request.seed, kNiahWindowStream));
     const int64_t first = request.training ? window_random.Below(haystack_->pieces()) : 0;
     const std::vector<std::string_view> pieces = haystack_->Window(request.size, first);
     const auto count = static_cast<int64_t>(pieces.size());
-    Random random(DeriveSeed(request.seed, kPositionStream));
+    Random random(DeriveSeed(request.seed, kNiahPositionStream));
     std::vector<int64_t> positions;
     if (request.training) {
       for (size_t i = 0; i < needles.size(); ++i) {

@@ -1,5 +1,5 @@
 // Question answering: numbered documents, including those that a question is about.
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <unordered_set>
@@ -14,9 +14,9 @@ namespace {
 constexpr std::string_view kInstruction =
     "Answer the question based on the given documents. Only give me the answer and do not output "
     "any other words.";
-constexpr std::string_view kAnswerPrefix = " Answer:";
+constexpr std::string_view kQaAnswerPrefix = " Answer:";
 
-enum Stream : uint64_t { kDocumentStream, kOrderStream };
+enum : uint64_t { kQaDocumentStream, kQaOrderStream };
 
 class QuestionBuilder : public TaskBuilder {
  public:
@@ -31,7 +31,7 @@ class QuestionBuilder : public TaskBuilder {
   Draft Build(const BuildRequest& request) const override {
     const Question& question = QuestionOf(request);
     std::vector<int64_t> chosen = Choose(question, request);
-    Random order(DeriveSeed(request.seed, kOrderStream));
+    Random order(DeriveSeed(request.seed, kQaOrderStream));
     order.Shuffle(chosen);
     Draft draft;
     draft.text = fmt::format("{}\n\nThe following are given documents.\n\n", kInstruction);
@@ -51,8 +51,8 @@ class QuestionBuilder : public TaskBuilder {
       needle.depth = static_cast<double>(needle.begin - begin) / context;
     }
     draft.text +=
-        fmt::format("\n\n{}\n\nQuestion: {}{}", kInstruction, question.text, kAnswerPrefix);
-    draft.answer_prefix = kAnswerPrefix;
+        fmt::format("\n\n{}\n\nQuestion: {}{}", kInstruction, question.text, kQaAnswerPrefix);
+    draft.answer_prefix = kQaAnswerPrefix;
     draft.outputs = question.answers;
     return draft;
   }
@@ -74,7 +74,7 @@ class QuestionBuilder : public TaskBuilder {
     const auto size = static_cast<size_t>(request.size);
     const auto total = static_cast<int64_t>(set_->documents.size());
     std::vector<int64_t> chosen = question.documents;
-    Random random(DeriveSeed(request.seed, kDocumentStream));
+    Random random(DeriveSeed(request.seed, kQaDocumentStream));
     const auto related = static_cast<int64_t>(question.related.size());
     for (const int64_t i : random.Sample(related, related)) {
       if (chosen.size() >= size) return chosen;

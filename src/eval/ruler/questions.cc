@@ -1,6 +1,6 @@
 #include "eval/ruler/questions.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <filesystem>

@@ -1,6 +1,6 @@
 #include "eval/ruler/suite.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <utility>
 

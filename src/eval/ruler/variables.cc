@@ -20,7 +20,7 @@ constexpr int64_t kMaxExampleNoise = 100;
 constexpr int kExampleNameLength = 3;
 constexpr int kNameLength = 5;
 
-enum Stream : uint64_t { kExampleStream, kChainStream, kPositionStream };
+enum : uint64_t { kVtExampleStream, kVtChainStream, kVtPositionStream };
 
 struct Chain {
   std::string value;
@@ -47,10 +47,10 @@ class VariablesBuilder : public TaskBuilder {
     Draft draft;
     AppendExample(request, example_noise_, draft);
     draft.text += "\n\n";
-    Drawer drawer(split_, DeriveSeed(request.seed, kChainStream));
+    Drawer drawer(split_, DeriveSeed(request.seed, kVtChainStream));
     std::vector<Chain> chains(static_cast<size_t>(request.training ? request.questions : 1));
     for (Chain& chain : chains) chain = DrawChain(drawer, kNameLength);
-    Random random(DeriveSeed(request.seed, kPositionStream));
+    Random random(DeriveSeed(request.seed, kVtPositionStream));
     AppendContext(chains, request.size, random, draft);
     for (const Chain& chain : chains) AppendQuestion(request, chain, draft);
     return draft;
@@ -67,11 +67,11 @@ class VariablesBuilder : public TaskBuilder {
   }
 
   void AppendExample(const BuildRequest& request, int64_t noise, Draft& draft) const {
-    Drawer drawer(split_, DeriveSeed(request.seed, kExampleStream));
+    Drawer drawer(split_, DeriveSeed(request.seed, kVtExampleStream));
     const Chain chain = DrawChain(drawer, kExampleNameLength);
     // RULER makes the example once and renames its variables for every sample: its statements are
     // at the same lines in every sample.
-    Random random(DeriveSeed(HashText("vt example"), kPositionStream));
+    Random random(DeriveSeed(HashText("vt example"), kVtPositionStream));
     Draft example;
     AppendContext({chain}, noise, random, example);
     AppendQuestion({}, chain, example);

@@ -1,6 +1,6 @@
 #include "eval/ruler/words.h"
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 

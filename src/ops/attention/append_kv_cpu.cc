@@ -16,7 +16,7 @@ void AppendKv(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSe
         const float* k_row = k.Row<float>(sequence.first_row + i);
         const float* v_row = v.Row<float>(sequence.first_row + i);
         for (int64_t h = 0; h < geometry.kv_heads; ++h) {
-          std::byte* row = RowAddress(geometry, sequence, h, sequence.past + i);
+          std::byte* row = KvRowAddress(geometry, sequence, h, sequence.past + i);
           if (geometry.dtype == DType::kBF16) {
             auto* out = reinterpret_cast<bf16*>(row);
             NarrowToBf16(k_row + h * d, d, out);

@@ -21,7 +21,7 @@ size_t Size(int64_t n) { return static_cast<size_t>(n); }
 
 // Calls body(address, first, count) for the runs of rows that are adjacent in memory.
 template <class Body>
-void ForEachRun(const TileRows& rows, int64_t count, int64_t row_bytes, const Body& body) {
+void ForEachTileRun(const TileRows& rows, int64_t count, int64_t row_bytes, const Body& body) {
   for (int64_t first = 0; first < count;) {
     int64_t end = first + 1;
     while (end < count && rows[Size(end)] == rows[Size(end - 1)] + row_bytes) ++end;
@@ -43,14 +43,14 @@ Tile PrepareTile(const AttentionShape& shape, const TileRows& rows, int64_t coun
   Tile tile{.rows = rows, .widened = nullptr, .v_pairs = nullptr};
   if (shape.dtype == DType::kBF16 && !shape.pairs) {
     auto* data = scratch.Reserve<float>(Size(kTileRows * 2 * d));
-    ForEachRun(rows, count, row_bytes, [&](const std::byte* run, int64_t first, int64_t n) {
+    ForEachTileRun(rows, count, row_bytes, [&](const std::byte* run, int64_t first, int64_t n) {
       Widen(shape.dtype, run, n * 2 * d, data + first * 2 * d);
     });
     tile.widened = data;
     return tile;
   }
   int64_t runs = 0;
-  ForEachRun(rows, count, row_bytes, [&](const std::byte*, int64_t, int64_t) { ++runs; });
+  ForEachTileRun(rows, count, row_bytes, [&](const std::byte*, int64_t, int64_t) { ++runs; });
   if (runs > kMaxRuns) {
     auto* copy = copy_scratch.Reserve<std::byte>(Size(kTileRows * row_bytes));
     for (int64_t i = 0; i < count; ++i) {
@@ -77,11 +77,11 @@ void Score(const AttentionShape& shape, const void* panel, int64_t vectors, cons
     shape.kernel.multiply(panel, vectors, d, tile.widened, 2 * d * 4, 4, count, false, scores);
     return;
   }
-  ForEachRun(tile.rows, count, shape.row_bytes(),
-             [&](const std::byte* run, int64_t first, int64_t n) {
-               shape.kernel.multiply(panel, vectors, d, run, shape.row_bytes(), 4, n, false,
-                                     scores + first * width);
-             });
+  ForEachTileRun(tile.rows, count, shape.row_bytes(),
+                 [&](const std::byte* run, int64_t first, int64_t n) {
+                   shape.kernel.multiply(panel, vectors, d, run, shape.row_bytes(), 4, n, false,
+                                         scores + first * width);
+                 });
 }
 
 // out [head_dim][width] += V of the tile times the probabilities.
@@ -103,11 +103,11 @@ void Accumulate(const AttentionShape& shape, const float* probabilities, int64_t
                           out);
     return;
   }
-  ForEachRun(tile.rows, count, shape.row_bytes(),
-             [&](const std::byte* run, int64_t first, int64_t n) {
-               shape.kernel.multiply(probabilities + first * width, vectors, n, run + d * 4, 4,
-                                     shape.row_bytes(), d, true, out);
-             });
+  ForEachTileRun(tile.rows, count, shape.row_bytes(),
+                 [&](const std::byte* run, int64_t first, int64_t n) {
+                   shape.kernel.multiply(probabilities + first * width, vectors, n, run + d * 4, 4,
+                                         shape.row_bytes(), d, true, out);
+                 });
 }
 
 }  // namespace

@@ -9,8 +9,8 @@
 
 namespace litecache::ops::cpu {
 
-inline std::byte* RowAddress(const KvGeometry& geometry, const KvSequence& sequence, int64_t head,
-                             int64_t row) {
+inline std::byte* KvRowAddress(const KvGeometry& geometry, const KvSequence& sequence, int64_t head,
+                               int64_t row) {
   std::byte* page = sequence.pages[head][row / geometry.page_tokens];
   return page + row % geometry.page_tokens * static_cast<int64_t>(geometry.row_bytes());
 }
@@ -22,7 +22,7 @@ void ForEachRun(const KvGeometry& geometry, const KvSequence& sequence, int64_t 
                 int64_t end, const Body& body) {
   for (int64_t row = begin; row < end;) {
     const int64_t count = std::min(end - row, geometry.page_tokens - row % geometry.page_tokens);
-    body(static_cast<const std::byte*>(RowAddress(geometry, sequence, head, row)), row - begin,
+    body(static_cast<const std::byte*>(KvRowAddress(geometry, sequence, head, row)), row - begin,
          count);
     row += count;
   }

@@ -19,7 +19,7 @@ constexpr int64_t kMinPieceRows = 256;
 constexpr int64_t kMaxPieces = 16;
 
 // Query heads of a group, first_query on, over the rows [begin, end) of all parts together.
-struct Task {
+struct RowsTask {
   const RowAttentionHead* head;
   int64_t first_query, queries;
   int64_t begin, end;
@@ -102,7 +102,7 @@ int64_t PieceRows(int64_t rows) {
 void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
                   std::span<const RowAttentionHead> heads, float scale) {
   static thread_local Scratch partial_scratch;
-  static thread_local std::vector<Task> task_scratch;
+  static thread_local std::vector<RowsTask> task_scratch;
   static thread_local std::vector<Merge> merge_scratch;
   static thread_local PieceCounters left_scratch;
   const AttentionShape shape(format.encoding == RowEncoding::kBF16 ? DType::kBF16 : DType::kF32,
@@ -110,7 +110,7 @@ void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
   const int64_t d = format.head_dim;
   const int64_t block = std::min(group, shape.max_queries());
   // References, because the worker threads' own thread_local objects are different ones.
-  std::vector<Task>& tasks = task_scratch;
+  std::vector<RowsTask>& tasks = task_scratch;
   std::vector<Merge>& merges = merge_scratch;
   PieceCounters& left = left_scratch;
   tasks.clear();
@@ -146,7 +146,7 @@ void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
   pool.ParallelFor(static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end, int) {
     static thread_local Scratch query_scratch;
     for (int64_t i = begin; i < end; ++i) {
-      const Task& task = tasks[static_cast<size_t>(i)];
+      const RowsTask& task = tasks[static_cast<size_t>(i)];
       auto* queries = query_scratch.Reserve<float>(static_cast<size_t>(task.queries * d));
       std::copy_n(task.head->q + task.first_query * d, task.queries * d, queries);
       AttentionBlock attention(shape, queries, task.queries, true);

@@ -22,7 +22,7 @@ using Type = dnnl::memory::data_type;
 // With fewer tokens, the rows of the tiles (16) and oneDNN's packing of the weights do not pay off.
 constexpr int64_t kMinTokens = 32;
 // Tokens in a call, which bounds the converted x.
-constexpr int64_t kTokenBlock = 1024;
+constexpr int64_t kOneDnnTokens = 1024;
 // Outputs in a slice: at each call oneDNN packs a slice's weights into its scratch memory.
 constexpr int64_t kSliceOutputs = 256;
 
@@ -110,7 +110,7 @@ bool OneDnnIsFaster(const MatrixView& x, const MatrixView& weight) {
 
 uint64_t OneDnnScratchBytes(int64_t rows, int64_t depth) {
   if (!HasAmxBf16()) return 0;
-  return static_cast<uint64_t>(std::min(rows, kTokenBlock) * depth) * sizeof(bf16);
+  return static_cast<uint64_t>(std::min(rows, kOneDnnTokens) * depth) * sizeof(bf16);
 }
 
 void GemmOneDnn(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const float* bias,
@@ -118,8 +118,8 @@ void GemmOneDnn(ThreadPool& pool, const MatrixView& x, const MatrixView& weight,
   LC_CHECK(weight.dtype == DType::kBF16);
   static thread_local Scratch x_scratch;
   const int64_t slices = (weight.rows + kSliceOutputs - 1) / kSliceOutputs;
-  for (int64_t first = 0; first < x.rows; first += kTokenBlock) {
-    const int64_t tokens = std::min(kTokenBlock, x.rows - first);
+  for (int64_t first = 0; first < x.rows; first += kOneDnnTokens) {
+    const int64_t tokens = std::min(kOneDnnTokens, x.rows - first);
     auto* rows = x_scratch.Reserve<bf16>(static_cast<size_t>(tokens * x.cols));
     pool.ParallelFor(tokens, 16, [&](int64_t begin, int64_t end, int) {
       for (int64_t t = begin; t < end; ++t) {

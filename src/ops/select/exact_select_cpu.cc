@@ -8,7 +8,7 @@
 namespace litecache::ops::cpu {
 namespace {
 
-constexpr int64_t kPieceTokens = 1024;  // rows a thread scores at a time
+constexpr int64_t kPieceRows = 1024;  // rows a thread scores at a time
 
 }  // namespace
 
@@ -30,7 +30,7 @@ void ExactSelect(ThreadPool& pool, int64_t group, std::span<ExactSelectWork> wor
     }
   }
   SelectBySoftmax(
-      pool, work, group, kPieceTokens,
+      pool, work, group, kPieceRows,
       [&](const ExactSelectWork& w, int64_t begin, int64_t end, float* scores, int64_t stride) {
         const float* query = queries.data() + offsets[static_cast<size_t>(&w - work.data())];
         for (int64_t t = begin; t < end;) {

@@ -14,9 +14,9 @@ namespace litecache::ops::cpu {
 namespace {
 
 // Keys hashed together: their products with the weight stay in the L1 cache.
-constexpr int64_t kEncodeRows = 24;
+constexpr int64_t kHashEncodeRows = 24;
 // Tokens a thread scores at a time.
-constexpr int64_t kPieceTokens = 4096;
+constexpr int64_t kHashPieceTokens = 4096;
 constexpr int64_t kSoftmaxPieceTokens = 2048;  // with one score per head
 constexpr float kLargestNorm = 65504;          // largest f16
 
@@ -54,8 +54,8 @@ void HashEncode(ThreadPool& pool, const HashFormat& format, int64_t head_dim,
   };
   std::vector<Piece> pieces;
   for (const HashEncodeWork& w : work) {
-    for (int64_t i = 0; i < w.count; i += kEncodeRows) {
-      pieces.push_back({&w, i, std::min(kEncodeRows, w.count - i)});
+    for (int64_t i = 0; i < w.count; i += kHashEncodeRows) {
+      pieces.push_back({&w, i, std::min(kHashEncodeRows, w.count - i)});
     }
   }
   const auto count = static_cast<int64_t>(pieces.size());
@@ -117,7 +117,7 @@ void SelectBySum(ThreadPool& pool, const HashFormat& format, int64_t group, int6
   queries.resize(work.size());
   const auto pieces_of = [&](int64_t job) {
     const Selection& s = work[static_cast<size_t>(job)].selection;
-    return TokenPieces{s.begin, s.end, kPieceTokens};
+    return TokenPieces{s.begin, s.end, kHashPieceTokens};
   };
   // Scores are for whole blocks, starting with the one that contains `begin`.
   const auto origin_of = [](const Selection& s) { return s.begin / kBlock * kBlock; };

@@ -12,12 +12,12 @@
 namespace litecache::ops::cpu {
 namespace {
 
-constexpr int64_t kBlock = KeysFormat::kBlockTokens;
-static_assert(kBlock == kSoftmaxBlock);
+constexpr int64_t kKeysBlock = KeysFormat::kBlockTokens;
+static_assert(kKeysBlock == kSoftmaxBlock);
 constexpr int64_t kCentre = KeysFormat::kCentreTokens;
-constexpr int64_t kEncodeRows = (kCentre - kBlock) / 2;  // keys rotated at once
-constexpr int64_t kPieceTokens = 2048;                   // tokens a thread scores at a time
-constexpr float kLargestScale = 65504;                   // of f16
+constexpr int64_t kKeysEncodeRows = (kCentre - kKeysBlock) / 2;  // keys rotated at once
+constexpr int64_t kKeysPieceTokens = 2048;                       // tokens a thread scores at a time
+constexpr float kLargestScale = 65504;                           // of f16
 
 // Word and bit of a channel's code.
 struct CodePlace {
@@ -31,42 +31,44 @@ CodePlace PlaceOf(const KeysFormat& format, int64_t channel) {
 
 std::byte* BlockOf(const KeysFormat& format, const PagedMetadata& metadata, int64_t token) {
   return metadata.pages[token / metadata.page_tokens] +
-         token % metadata.page_tokens / kBlock * format.block_bytes();
+         token % metadata.page_tokens / kKeysBlock * format.block_bytes();
 }
 
 // Adds the mean of a block's keys, without their own centre, to centre [head_dim].
 void AddMean(const KeysFormat& format, const std::byte* block, float* centre) {
   const auto* words = reinterpret_cast<const uint32_t*>(block);
-  const auto* scales = reinterpret_cast<const f16*>(words + format.words() * kBlock);
+  const auto* scales = reinterpret_cast<const f16*>(words + format.words() * kKeysBlock);
   for (int64_t c = 0; c < format.head_dim; ++c) {
     const CodePlace place = PlaceOf(format, c);
     float sum = 0;
-    for (int64_t t = 0; t < kBlock; ++t) {
+    for (int64_t t = 0; t < kKeysBlock; ++t) {
       const auto code =
-          static_cast<int32_t>(words[place.word * kBlock + t] >> place.shift) & format.offset();
+          static_cast<int32_t>(words[place.word * kKeysBlock + t] >> place.shift) & format.offset();
       sum = std::fma(static_cast<float>(scales[t]), static_cast<float>(2 * code - format.offset()),
                      sum);
     }
-    centre[c] += sum / kBlock;
+    centre[c] += sum / kKeysBlock;
   }
 }
 
 // Which blocks' keys the keys of a token's block are centred by, and so follow.
 enum class Role { kFirst, kCentre, kOther };
 Role RoleOf(int64_t token) {
-  return token < kBlock ? Role::kFirst : token % kCentre < kBlock ? Role::kCentre : Role::kOther;
+  return token < kKeysBlock             ? Role::kFirst
+         : token % kCentre < kKeysBlock ? Role::kCentre
+                                        : Role::kOther;
 }
 
 void WriteKey(const KeysFormat& format, const PagedMetadata& metadata, int64_t token,
               const int32_t* codes, float scale) {
-  auto* words = reinterpret_cast<uint32_t*>(BlockOf(format, metadata, token)) + token % kBlock;
-  for (int64_t word = 0; word < format.words(); ++word) words[word * kBlock] = 0;
+  auto* words = reinterpret_cast<uint32_t*>(BlockOf(format, metadata, token)) + token % kKeysBlock;
+  for (int64_t word = 0; word < format.words(); ++word) words[word * kKeysBlock] = 0;
   for (int64_t c = 0; c < format.head_dim; ++c) {
     const CodePlace place = PlaceOf(format, c);
-    words[place.word * kBlock] |= static_cast<uint32_t>(codes[c]) << place.shift;
+    words[place.word * kKeysBlock] |= static_cast<uint32_t>(codes[c]) << place.shift;
   }
-  auto* scales = reinterpret_cast<f16*>(words - token % kBlock + format.words() * kBlock);
-  scales[token % kBlock] = f16(std::min(scale, kLargestScale));
+  auto* scales = reinterpret_cast<f16*>(words - token % kKeysBlock + format.words() * kKeysBlock);
+  scales[token % kKeysBlock] = f16(std::min(scale, kLargestScale));
 }
 
 // Keys at positions [begin, begin + count), all of one centre.
@@ -108,8 +110,8 @@ void KeysEncode(ThreadPool& pool, const KeysFormat& format, std::span<const Keys
       const int64_t end = w.begin + w.count;
       for (int64_t begin = w.begin; begin < end;) {
         const int64_t in_span = begin % kCentre;
-        const int64_t stop = begin - in_span + (in_span < kBlock ? kBlock : kCentre);
-        const int64_t count = std::min({stop - begin, end - begin, kEncodeRows});
+        const int64_t stop = begin - in_span + (in_span < kKeysBlock ? kKeysBlock : kCentre);
+        const int64_t count = std::min({stop - begin, end - begin, kKeysEncodeRows});
         if (RoleOf(begin) == role) pieces.push_back({&w, begin, count});
         begin += count;
       }
@@ -162,11 +164,11 @@ void RoundQuery(const KeysFormat& format, const float* x, int32_t* bytes, int32_
 // product with their mean.
 void ScoreBlock(const KeysFormat& format, const std::byte* block, const KeysQuery& query,
                 const float* shift, int64_t heads, float* scores, float* mean) {
-  KeysScores(format, block, 1, query, shift, heads, scores, kBlock);
+  KeysScores(format, block, 1, query, shift, heads, scores, kKeysBlock);
   for (int64_t j = 0; j < heads; ++j) {
     float sum = 0;
-    for (int64_t t = 0; t < kBlock; ++t) sum += scores[j * kBlock + t];
-    mean[j] = sum / kBlock;
+    for (int64_t t = 0; t < kKeysBlock; ++t) sum += scores[j * kKeysBlock + t];
+    mean[j] = sum / kKeysBlock;
   }
 }
 
@@ -178,7 +180,8 @@ Queries MakeQueries(const KeysFormat& format, int64_t group, std::span<const Key
                   .factor = std::vector<float>(heads),
                   .first = std::vector<float>(heads)};
   std::vector<float> rotated(static_cast<size_t>(group * stride));
-  std::vector<float> scores(static_cast<size_t>(group * kBlock)), zero(static_cast<size_t>(group));
+  std::vector<float> scores(static_cast<size_t>(group * kKeysBlock)),
+      zero(static_cast<size_t>(group));
   for (size_t i = 0; i < work.size(); ++i) {
     const KeysSelectWork& w = work[i];
     Project(w.q, format.head_dim, group, format.head_dim, w.rotation, stride, rotated.data());
@@ -187,7 +190,7 @@ Queries MakeQueries(const KeysFormat& format, int64_t group, std::span<const Key
       RoundQuery(format, rotated.data() + j * stride, queries.bytes.data() + (first + j) * groups,
                  queries.sum.data() + first + j, queries.factor.data() + first + j);
     }
-    if (w.selection.end <= kBlock) continue;  // the first block may not be whole
+    if (w.selection.end <= kKeysBlock) continue;  // the first block may not be whole
     ScoreBlock(format, BlockOf(format, w.metadata, 0),
                queries.Of(static_cast<int64_t>(i), format, group), zero.data(), group,
                scores.data(), queries.first.data() + first);
@@ -201,10 +204,10 @@ void ScoreTokens(const KeysFormat& format, const PagedMetadata& metadata, const 
                  const float* first, int64_t heads, int64_t begin, int64_t end, float* scores,
                  int64_t stride) {
   static thread_local Scratch scratch;
-  auto* shift = scratch.Reserve<float>(static_cast<size_t>(heads * (kBlock + 2)));
+  auto* shift = scratch.Reserve<float>(static_cast<size_t>(heads * (kKeysBlock + 2)));
   float *zero = shift + heads, *own = zero + heads;
   std::fill_n(zero, heads, 0.0f);
-  const int64_t first_block = begin / kBlock * kBlock;
+  const int64_t first_block = begin / kKeysBlock * kKeysBlock;
   const auto scores_at = [&](int64_t t) { return scores + (t - begin); };
   for (int64_t t = first_block; t < end;) {
     const int64_t span = t / kCentre * kCentre;
@@ -212,17 +215,17 @@ void ScoreTokens(const KeysFormat& format, const PagedMetadata& metadata, const 
     ScoreBlock(format, BlockOf(format, metadata, span), query, centre, heads, own, shift);
     if (t == span) {
       for (int64_t j = 0; j < heads; ++j) {
-        std::copy_n(own + j * kBlock, kBlock, scores_at(t) + j * stride);
+        std::copy_n(own + j * kKeysBlock, kKeysBlock, scores_at(t) + j * stride);
       }
-      t += kBlock;
+      t += kKeysBlock;
     }
     for (const int64_t stop = std::min(end, span + kCentre); t < stop;) {
       const int64_t in_page = t % metadata.page_tokens;
       const int64_t blocks =
-          (std::min(stop - t, metadata.page_tokens - in_page) + kBlock - 1) / kBlock;
+          (std::min(stop - t, metadata.page_tokens - in_page) + kKeysBlock - 1) / kKeysBlock;
       KeysScores(format, BlockOf(format, metadata, t), blocks, query, shift, heads, scores_at(t),
                  stride);
-      t += blocks * kBlock;
+      t += blocks * kKeysBlock;
     }
   }
 }
@@ -233,7 +236,7 @@ void KeysSelect(ThreadPool& pool, const KeysFormat& format, int64_t group,
                 std::span<KeysSelectWork> work) {
   const Queries queries = MakeQueries(format, group, work);
   SelectBySoftmax(
-      pool, work, group, kPieceTokens,
+      pool, work, group, kKeysPieceTokens,
       [&](const KeysSelectWork& w, int64_t begin, int64_t end, float* scores, int64_t stride) {
         const int64_t item = &w - work.data();
         ScoreTokens(format, w.metadata, queries.Of(item, format, group),

@@ -11,10 +11,10 @@
 namespace litecache::ops::cpu {
 namespace {
 
-constexpr int64_t kBlock = ProjectionFormat::kBlockTokens;
-static_assert(kBlock == kSoftmaxBlock);
-constexpr int64_t kEncodeRows = 96;     // keys projected together
-constexpr int64_t kPieceTokens = 2048;  // tokens a thread scores at a time
+constexpr int64_t kProjectionBlock = ProjectionFormat::kBlockTokens;
+static_assert(kProjectionBlock == kSoftmaxBlock);
+constexpr int64_t kProjectionEncodeRows = 96;     // keys projected together
+constexpr int64_t kProjectionPieceTokens = 2048;  // tokens a thread scores at a time
 
 void EncodeRows(const ProjectionFormat& format, int64_t head_dim, const ProjectionEncodeWork& w,
                 int64_t begin, int64_t count) {
@@ -27,10 +27,10 @@ void EncodeRows(const ProjectionFormat& format, int64_t head_dim, const Projecti
     const int64_t token = w.begin + begin + i;
     const int64_t in_page = token % w.metadata.page_tokens;
     auto* block = reinterpret_cast<uint32_t*>(w.metadata.pages[token / w.metadata.page_tokens] +
-                                              in_page / kBlock * format.block_bytes());
+                                              in_page / kProjectionBlock * format.block_bytes());
     const float* row = components + i * stride;
     for (int64_t p = 0; p < format.pairs(); ++p) {
-      block[p * kBlock + in_page % kBlock] =
+      block[p * kProjectionBlock + in_page % kProjectionBlock] =
           bf16(row[2 * p]).bits | static_cast<uint32_t>(bf16(row[2 * p + 1]).bits) << 16;
     }
   }
@@ -46,8 +46,8 @@ void ProjectionEncode(ThreadPool& pool, const ProjectionFormat& format, int64_t 
   };
   std::vector<Piece> pieces;
   for (const ProjectionEncodeWork& w : work) {
-    for (int64_t i = 0; i < w.count; i += kEncodeRows) {
-      pieces.push_back({&w, i, std::min(kEncodeRows, w.count - i)});
+    for (int64_t i = 0; i < w.count; i += kProjectionEncodeRows) {
+      pieces.push_back({&w, i, std::min(kProjectionEncodeRows, w.count - i)});
     }
   }
   pool.ParallelFor(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int) {
@@ -62,7 +62,7 @@ void ProjectionSelect(ThreadPool& pool, const ProjectionFormat& format, int64_t 
                       int64_t head_dim, std::span<ProjectionSelectWork> work) {
   const std::vector<float> queries = ProjectQueries(format, group, head_dim, work);
   SelectBySoftmax(
-      pool, work, group, kPieceTokens,
+      pool, work, group, kProjectionPieceTokens,
       [&](const ProjectionSelectWork& w, int64_t begin, int64_t end, float* scores,
           int64_t stride) {
         const float* query = queries.data() + (&w - work.data()) * group * 2 * format.pairs();

@@ -135,7 +135,7 @@ int ReadLogprobs(Fields& fields) {
   return logprobs ? static_cast<int>(top.value_or(0)) : -1;
 }
 
-void RefuseUnsupported(Fields& fields) {
+void RefuseUnsupportedChat(Fields& fields) {
   fields.RefuseUnless("modalities", {Json::array({"text"})}, "this server answers with text");
   fields.IgnoreUnless("store", {false}, "answers are not kept");
   fields.RefuseUnless("echo", {false});
@@ -159,7 +159,7 @@ ChatJob ReadChatFields(Fields& fields, const ServedModel& model) {
   if (!max_tokens) max_tokens = old_name;
   ReadResponseFormat(fields, model, &request);
   chat.tools = ReadTools(fields, false);
-  RefuseUnsupported(fields);
+  RefuseUnsupportedChat(fields);
   ChatPromptFields prompt = ReadChatPrompt(fields, model);
   fields.Finish();
   ApplyTools(model, &prompt, &chat.tools, &request);

@@ -5,7 +5,7 @@
 namespace litecache::server {
 namespace {
 
-Json TiersJson(const kv::TierBytes& bytes) {
+Json KvTiersJson(const kv::TierBytes& bytes) {
   return {{"device", bytes.device}, {"host", bytes.host}};
 }
 
@@ -44,10 +44,10 @@ Json StatsJson(const ServedModel& model, double seconds, int64_t requests) {
             {"generated", stats.generated_tokens},
             {"steps", stats.steps}}},
           {"kv",
-           {{"used", TiersJson(kv.used)},
-            {"peak", TiersJson(kv.peak)},
-            {"provided", TiersJson(kv.provided)},
-            {"capacity", TiersJson(kv.capacity)},
+           {{"used", KvTiersJson(kv.used)},
+            {"peak", KvTiersJson(kv.peak)},
+            {"provided", KvTiersJson(kv.provided)},
+            {"capacity", KvTiersJson(kv.capacity)},
             {"lookups", kv.lookups},
             {"hits", kv.hits},
             {"verified", kv.verified},

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kBlock = PqFormat::kBlockTokens;
 static_assert(kBlock == kSoftmaxBlock);
-constexpr int64_t kPieceTokens = 2048;  // tokens a thread scores at a time
+constexpr int64_t kPqPieceTokens = 2048;  // tokens a thread scores at a time
 constexpr int64_t kEncodeRows = 1024;
 
 // Scores a block's 32 tokens for one query head with its tables [subspaces][clusters].
@@ -84,7 +84,7 @@ void PqSelect(ThreadPool& pool, const PqFormat& format, int64_t group, int64_t h
     }
   }
   SelectBySoftmax(
-      pool, work, group, kPieceTokens,
+      pool, work, group, kPqPieceTokens,
       [&](const PqSelectWork& w, int64_t begin, int64_t end, float* scores, int64_t stride) {
         const float* own = tables.data() + (&w - work.data()) * group * table;
         scores -= begin % kBlock;
