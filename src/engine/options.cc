@@ -13,7 +13,7 @@ using Rows = std::vector<Option<EngineOptions>>;
 Rows EngineRows() {
   return {
       Row("device", &O::device, Text("NAME"),
-          "What runs the model. cuda: the first GPU; cuda:N: another one; auto: a GPU where there "
+          "Device that runs the model. cuda: the first GPU; cuda:N: another one; auto: a GPU where there "
           "is one, else the CPU",
           {.values = "auto, cpu, cuda, cuda:N", .common = true}),
       Row("threads", &O::threads, Whole(0, 4096), "CPU threads; 0: one a core",
@@ -46,8 +46,8 @@ Rows EngineRows() {
 Rows ServingRows() {
   return {
       Row("prefill_chunk_beside_decode", &O::prefill_chunk_beside_decode, Tokens(-1, 1 << 20),
-          "Prompt tokens that a step processes while other answers go on; fewer let these come "
-          "more evenly; 0: --prefill-chunk; -1: 128 on a CPU, a quarter of --prefill-chunk on a "
+          "Prompt tokens in a step while other sequences decode; fewer make their tokens come more "
+          "evenly; 0: --prefill-chunk; -1: 128 on a CPU, a quarter of --prefill-chunk on a "
           "GPU",
           {.flag = "--prefill-chunk-beside"}),
   };

@@ -1,8 +1,6 @@
 #include "grammar/schema_document.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -10,52 +8,12 @@
 
 #include "base/error.h"
 #include "base/work_limit.h"
-#include "tokenizer/utf8.h"
 
 namespace litecache::grammar {
 namespace {
 
 constexpr int kMaxSchemaDepth = 64;
 constexpr size_t kMaxChoices = 1000;  // of two anyOf combined
-
-constexpr std::array<std::string_view, 20> kAnnotations = {
-    "title",         "description",   "default",   "examples",        "example",
-    "$schema",       "$id",           "$comment",  "$defs",           "definitions",
-    "deprecated",    "readOnly",      "writeOnly", "contentEncoding", "contentMediaType",
-    "contentSchema", "discriminator", "strict",    "$anchor",         "$vocabulary"};
-
-const std::vector<std::string> kAllTypes = {"null",   "boolean", "integer", "number",
-                                            "string", "array",   "object"};
-
-bool Has(const std::vector<std::string>& list, const std::string& value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
-}
-
-std::vector<std::string> CommonTypes(const std::vector<std::string>& a,
-                                     const std::vector<std::string>& b) {
-  std::vector<std::string> both;
-  for (const std::string& type : a) {
-    if (Has(b, type) || (type == "integer" && Has(b, "number"))) both.push_back(type);
-  }
-  if (Has(a, "number") && !Has(b, "number") && Has(b, "integer") && !Has(both, "integer")) {
-    both.push_back("integer");
-  }
-  return both;
-}
-
-std::optional<std::vector<Json>> Constants(const Json& schema) {
-  if (schema.contains("const")) return std::vector<Json>{schema["const"]};
-  if (schema.contains("enum") && schema["enum"].is_array()) {
-    return std::vector<Json>(schema["enum"].begin(), schema["enum"].end());
-  }
-  return std::nullopt;
-}
-
-std::set<std::string> CanonicalTexts(const Json& list) {
-  std::set<std::string> texts;
-  for (const Json& value : list) texts.insert(CanonicalText(value));
-  return texts;
-}
 
 // The value of a schema's $ref.
 const std::string& ReferenceOf(const Subschema& subschema) {
@@ -66,138 +24,7 @@ const std::string& ReferenceOf(const Subschema& subschema) {
   return reference.get_ref<const std::string&>();
 }
 
-// Fields by name: ordered objects are searched linearly.
-std::map<std::string_view, const Json*> ByName(const Json& object) {
-  std::map<std::string_view, const Json*> fields;
-  for (const auto& [name, value] : object.items()) fields.emplace(name, &value);
-  return fields;
-}
-
-// Intersection of two sorted ranges.
-template <typename Set>
-bool HaveCommon(const Set& a, const Set& b) {
-  const Set& fewer = a.size() < b.size() ? a : b;
-  const Set& more = a.size() < b.size() ? b : a;
-  return std::any_of(fewer.begin(), fewer.end(),
-                     [&](const auto& value) { return more.contains(value); });
-}
-
-size_t WeightOf(const Json& value) {
-  size_t weight = 1;
-  if (value.is_string()) weight += value.get_ref<const std::string&>().size() / 64;
-  if (value.is_array()) {
-    for (const Json& item : value) weight += WeightOf(item);
-  } else if (value.is_object()) {
-    for (const auto& [key, item] : value.items()) weight += 1 + key.size() / 64 + WeightOf(item);
-  }
-  return weight;
-}
-
-// Whole numbers become integers; the fields of objects are sorted by name.
-nlohmann::json Canonical(const Json& value) {
-  if (value.is_number_float()) {
-    const double number = value.get<double>();
-    if (std::floor(number) == number && std::abs(number) < 0x1p63) {
-      return static_cast<int64_t>(number);
-    }
-    return number;
-  }
-  if (value.is_array()) {
-    auto list = nlohmann::json::array();
-    for (const Json& item : value) list.push_back(Canonical(item));
-    return list;
-  }
-  if (value.is_object()) {
-    auto object = nlohmann::json::object();
-    for (const auto& [key, item] : value.items()) object[key] = Canonical(item);
-    return object;
-  }
-  return value;
-}
-
 }  // namespace
-
-std::string CanonicalText(const Json& value) { return Canonical(value).dump(); }
-
-std::string PathOf(const std::string& path, std::string_view part) {
-  constexpr size_t kLongestPath = 400;
-  if (path.size() > kLongestPath) return path;
-  return fmt::format("{}/{}", path, Shortened(part));
-}
-
-std::string Shortened(std::string_view text) {
-  constexpr size_t kLongest = 80;
-  if (text.size() <= kLongest) return std::string(text);
-  return std::string(text.substr(0, tokenizer::PreviousCharacter(text, kLongest + 1))) + "...";
-}
-
-std::string Shown(const Json& value) { return Shortened(value.dump()); }
-
-bool IsAnnotation(std::string_view keyword) {
-  return keyword.starts_with("x-") ||
-         std::find(kAnnotations.begin(), kAnnotations.end(), keyword) != kAnnotations.end();
-}
-
-std::string TypeOfValue(const Json& value) {
-  if (value.is_null()) return "null";
-  if (value.is_boolean()) return "boolean";
-  if (value.is_number_integer()) return "integer";
-  if (value.is_number()) {
-    const double number = value.get<double>();
-    return std::floor(number) == number ? "integer" : "number";
-  }
-  if (value.is_string()) return "string";
-  return value.is_array() ? "array" : "object";
-}
-
-std::vector<std::string> TypesOf(const Subschema& subschema) {
-  const Json& schema = subschema.schema;
-  if (!schema.is_object()) return schema == false ? std::vector<std::string>{} : kAllTypes;
-  if (schema.contains("type")) {
-    const Json& type = schema["type"];
-    const Json list = type.is_array() ? type : Json::array({type});
-    std::vector<std::string> types;
-    for (const Json& name : list) {
-      if (!name.is_string() || !Has(kAllTypes, name.get<std::string>())) {
-        throw InvalidArgument("{}/type: {} is no type of JSON", subschema.path, Shown(type));
-      }
-      if (!Has(types, name.get<std::string>())) types.push_back(name.get<std::string>());
-    }
-    return types;
-  }
-  if (const auto constants = Constants(schema)) {
-    std::vector<std::string> types;
-    for (const Json& value : *constants) {
-      if (const auto type = TypeOfValue(value); !Has(types, type)) types.push_back(type);
-    }
-    return types;
-  }
-  static const std::map<std::string, std::string, std::less<>> kAbout = {
-      {"properties", "object"},
-      {"required", "object"},
-      {"additionalProperties", "object"},
-      {"minProperties", "object"},
-      {"maxProperties", "object"},
-      {"items", "array"},
-      {"prefixItems", "array"},
-      {"minItems", "array"},
-      {"maxItems", "array"},
-      {"minLength", "string"},
-      {"maxLength", "string"},
-      {"pattern", "string"},
-      {"format", "string"},
-      {"minimum", "number"},
-      {"maximum", "number"},
-      {"exclusiveMinimum", "number"},
-      {"exclusiveMaximum", "number"},
-      {"multipleOf", "number"}};
-  std::vector<std::string> types;
-  for (const auto& [keyword, value] : schema.items()) {
-    const auto found = kAbout.find(keyword);
-    if (found != kAbout.end() && !Has(types, found->second)) types.push_back(found->second);
-  }
-  return types.empty() ? kAllTypes : types;
-}
 
 void SchemaDocument::Charge(size_t nodes) const {
   CheckWork(static_cast<int64_t>(nodes));
@@ -439,65 +266,6 @@ Subschema SchemaDocument::Plain(const Subschema& subschema) const {
   Subschema plain = Flatten(subschema);
   if (!plain.schema.is_object() || !plain.schema.contains("$ref")) return plain;
   return FlattenReference(ReferenceOf(plain), plain.path, 0);
-}
-
-struct SchemaDocument::Traits {
-  bool nothing = false;                            // no value satisfies the schema
-  std::optional<std::set<std::string>> constants;  // texts of the only allowed values
-  std::optional<std::vector<std::string>> types;   // as named by the schema
-  std::map<std::string, Traits> required;          // by property, if only objects are allowed
-};
-
-SchemaDocument::Traits SchemaDocument::TraitsOf(const Subschema& subschema, int depth) const {
-  constexpr int kDeepest = 3;
-  const Subschema plain = Plain(subschema);
-  const Json& schema = plain.schema;
-  Traits traits;
-  traits.nothing = schema == false;
-  if (!schema.is_object()) return traits;
-  if (const auto constants = Constants(schema)) traits.constants = CanonicalTexts(*constants);
-  // TypesOf() guesses if there is no "type": such a schema allows more.
-  if (!schema.contains("type") && !traits.constants) return traits;
-  traits.types = TypesOf(plain);
-  if (depth >= kDeepest || *traits.types != std::vector<std::string>{"object"}) return traits;
-  if (!schema.contains("required") || !schema.contains("properties")) return traits;
-  if (!schema["required"].is_array() || !schema["properties"].is_object()) return traits;
-  const auto properties = ByName(schema["properties"]);
-  for (const Json& name : schema["required"]) {
-    const auto found =
-        name.is_string() ? properties.find(name.get_ref<const std::string&>()) : properties.end();
-    if (found == properties.end()) continue;
-    traits.required.emplace(name.get<std::string>(),
-                            TraitsOf({*found->second, plain.path}, depth + 1));
-  }
-  return traits;
-}
-
-bool SchemaDocument::Disjoint(const Traits& a, const Traits& b) {
-  if (a.nothing || b.nothing) return true;
-  if (a.constants && b.constants) return !HaveCommon(*a.constants, *b.constants);
-  if (!a.types || !b.types) return false;
-  const auto common = CommonTypes(*a.types, *b.types);
-  if (common.empty()) return true;
-  if (common != std::vector<std::string>{"object"}) return false;
-  return std::any_of(a.required.begin(), a.required.end(), [&](const auto& field) {
-    const auto other = b.required.find(field.first);
-    return other != b.required.end() && Disjoint(field.second, other->second);
-  });
-}
-
-std::optional<std::pair<size_t, size_t>> SchemaDocument::FindOverlap(
-    const std::vector<Subschema>& schemas) const {
-  std::vector<Traits> traits;
-  traits.reserve(schemas.size());
-  for (const Subschema& schema : schemas) traits.push_back(TraitsOf(schema, 0));
-  for (size_t i = 0; i < traits.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      Charge(4);
-      if (!Disjoint(traits[i], traits[j])) return std::pair(j, i);
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace litecache::grammar

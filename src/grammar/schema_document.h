@@ -2,22 +2,15 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
+#include "grammar/schema_values.h"
+
 namespace litecache::grammar {
-
-using Json = nlohmann::ordered_json;
-
-// A schema, and its position in the document for errors: "#/properties/a".
-struct Subschema {
-  Json schema;
-  std::string path;
-};
 
 // Work limit for the documents of one grammar: small ones can expand to a lot when references and
 // combinations multiply. Counted in visited JSON nodes; this many take about a second.
@@ -71,20 +64,5 @@ class SchemaDocument {
   mutable std::map<std::string, Subschema> flattened_;
   mutable std::set<std::string> open_;  // references being flattened
 };
-
-// Fields without effect on validity: title, description, default, examples, ...
-bool IsAnnotation(std::string_view keyword);
-// The types that a schema allows: those in "type", else those implied by const, enum or the other
-// fields, else all.
-std::vector<std::string> TypesOf(const Subschema& subschema);
-// "integer" for whole numbers.
-std::string TypeOfValue(const Json& value);
-// Equal values have equal texts: 1 and 1.0, and objects with their fields in any order.
-std::string CanonicalText(const Json& value);
-// The path of a part, for errors. Long names and long paths are cut.
-std::string PathOf(const std::string& path, std::string_view part);
-// For errors: at most 80 bytes of a text, cut between characters; or of a value as JSON.
-std::string Shortened(std::string_view text);
-std::string Shown(const Json& value);
 
 }  // namespace litecache::grammar
