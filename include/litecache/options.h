@@ -28,11 +28,9 @@ struct OptionInfo {
   std::string help = {};
   std::string group = {};                  // heading in the help
   std::vector<std::string> policies = {};  // KV policies that read it; empty: all
-  // Environment variable that the command line reads if the flag is not given.
-  std::string environment = {};
-  bool common = false;         // shown in the short help
-  bool is_flag = false;        // takes no value on the command line; as text: on or off
-  bool programs_only = false;  // not available on the command line
+  bool common = false;                     // shown in the short help
+  bool is_flag = false;                    // takes no value on the command line; as text: on or off
+  bool programs_only = false;              // not available on the command line
 
   bool AppliesTo(std::string_view policy) const;
   // The long flag: "--threads" of "-t,--threads".

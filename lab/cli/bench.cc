@@ -59,7 +59,7 @@ class LabBenchCommand final : public cli::BenchCommand {
   int Run(const std::vector<std::string>& words) override {
     if (!trace_file_.empty()) {
       if (hit_ratio_ || overlap_) {
-        throw UsageError("--trace says what hits: --hit-ratio and --overlap do not go with it");
+        throw UsageError("--trace cannot be combined with --hit-ratio and --overlap");
       }
       trace_ = std::make_shared<const kv::Trace>(kv::Trace::Load(trace_file_));
     }

@@ -190,7 +190,7 @@ class PapersCommand final : public cli::Command {
     if (!trace_file_.empty()) {
       if (app_->count("--hit-ratio") + app_->count("--overlap") > 0) {
         throw cli::UsageError(
-            "--trace says what hits: --hit-ratio and --overlap do not go with it");
+            "--trace cannot be combined with --hit-ratio and --overlap");
       }
       lab.trace = std::make_shared<const kv::Trace>(kv::Trace::Load(trace_file_));
     }

@@ -53,7 +53,7 @@ std::string ReadAll(int descriptor, const std::string& name) {
     }
     text.append(chunk, static_cast<size_t>(count));
     if (text.size() > io::kMaxTextBytes) {
-      throw FileError("{}: more than {} bytes; that is no prompt", name, io::kMaxTextBytes);
+      throw FileError("{}: more than {} bytes, too long for a prompt", name, io::kMaxTextBytes);
     }
   }
 }

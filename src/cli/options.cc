@@ -97,8 +97,8 @@ std::vector<std::string> EngineFlags::Unused() const {
 void EngineFlags::WarnOfUnused() const {
   const std::vector<std::string> names = Unused();
   if (names.empty()) return;
-  LogWarning("{} {} nothing with --kv-policy {}{}", fmt::join(names, ", "),
-             names.size() == 1 ? "does" : "do", options.kv.policy,
+  LogWarning("{} {} no effect with --kv-policy {}{}", fmt::join(names, ", "),
+             names.size() == 1 ? "has" : "have", options.kv.policy,
              options.kv.policy == "full" ? "; did you mean --kv-policy litecache?" : "");
 }
 

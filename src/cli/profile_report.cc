@@ -87,7 +87,7 @@ std::string ProfileText(const profile::ProfilerResult& result,
       result.windows, p.curve_context, result.lookups, 100 * p.curve_budget, 100 * options.keep);
   text += LayerTable(result, options.keep);
   text +=
-      "\nhit ratio over the layers above 0 that a fit promises\n  keep     actual queries  "
+      "\nexpected hit ratio of the fits over the layers above 0\n  keep     actual queries  "
       "predicted queries\n";
   const int64_t first = p.layers > 1 ? 1 : 0;
   for (const double keep : kKeeps) {

@@ -95,7 +95,7 @@ TEST_F(ChatTerminalTest, NothingTypedDuringAnAnswerIsLost) {
   const std::string word = "/" + std::string(6000, 'x');
   program.Write(word + "\r/quit\r");
   EXPECT_EQ(program.Finish().exit_code, 0);
-  EXPECT_THAT(program.err(), HasSubstr("(" + word + " is no command"));
+  EXPECT_THAT(program.err(), HasSubstr("(" + word + " is not a command"));
 }
 
 TEST_F(ChatTerminalTest, LinesAreEditedAndKept) {

@@ -57,7 +57,7 @@ TEST(Chat, Commands) {
   EXPECT_EQ(result.out, "");
   EXPECT_THAT(result.err, HasSubstr("/system"));
   EXPECT_THAT(result.err, HasSubstr("(no answer yet)"));
-  EXPECT_THAT(result.err, HasSubstr("/what is no command"));
+  EXPECT_THAT(result.err, HasSubstr("/what is not a command"));
   EXPECT_THAT(result.err, HasSubstr("nothing to answer"));
 }
 

@@ -156,7 +156,7 @@ bench::SubjectOptions BenchCommand::Wanted() const {
   if (shape_.empty() && flags_.model.empty()) {
     throw UsageError("bench needs --shape NAME or --model DIR");
   }
-  if (layers_ > 0 && shape_.empty()) throw UsageError("--layers is of --shape");
+  if (layers_ > 0 && shape_.empty()) throw UsageError("--layers requires --shape");
   return {.shape = shape_,
           .layers = layers_,
           .model = flags_.model,

@@ -186,7 +186,7 @@ class ChatCommand final : public Command {
     } else if (command == "/help") {
       Note(std::string(kCommands));
     } else {
-      Note(fmt::format("({} is no command; /help lists them)\n", command));
+      Note(fmt::format("({} is not a command; /help lists them)\n", command));
     }
     return true;
   }

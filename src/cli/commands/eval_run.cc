@@ -161,7 +161,7 @@ class EvalRunCommand final : public Command {
  private:
   // Detects errors that can be found before a model is loaded.
   void Prepare() {
-    if (json_ == "-") throw UsageError("--json: results go on where they stopped: name a file");
+    if (json_ == "-") throw UsageError("--json: name a file, so that the run can be continued");
     directory_ = io::ResolveModelDirectory(flags_.model);
     context_.model = model::ModelConfig::FromFile(directory_ / "config.json");
     tokenizer_ = tokenizer::Tokenizer::FromDirectory(directory_);
@@ -212,7 +212,7 @@ class EvalRunCommand final : public Command {
     context_.model.max_context = context;
     const bool is_file = suite_ != "ruler" && suite_ != "longbench" && suite_ != "perplexity";
     for (const std::string& word : Split(lengths_)) {
-      if (is_file) throw UsageError("--lengths: the samples of a file have the lengths they have");
+      if (is_file) throw UsageError("--lengths cannot be used with a file of samples");
       const int64_t length = ParseTokens(word, "--lengths");
       if (length > context) {
         throw InvalidArgument("--lengths: {} tokens are more than the context of {} tokens", length,
@@ -249,7 +249,7 @@ class EvalRunCommand final : public Command {
       return eval::LongBenchGroups(suite_options_, tokenizer_);
     }
     if (!std::filesystem::exists(suite_)) {
-      throw UsageError("--suite: '{}' is none of ruler, longbench, perplexity, and no file",
+      throw UsageError("--suite: '{}' is not ruler, longbench, perplexity or an existing file",
                        suite_);
     }
     auto groups = eval::FileGroups(

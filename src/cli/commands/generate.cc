@@ -115,7 +115,7 @@ class GenerateCommand final : public Command {
  private:
   std::vector<int32_t> Encode(const Prompt& prompt) {
     if (prompt.is_ids) {
-      if (chat_) throw UsageError("--chat works with text, not with --prompt-tokens-file");
+      if (chat_) throw UsageError("--chat cannot be combined with --prompt-tokens-file");
       return prompt.ids;
     }
     if (!chat_) {

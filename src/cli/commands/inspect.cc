@@ -211,8 +211,7 @@ class InspectCommand final : public Command {
     }
     if (options.weights_on_device < 1 && parts->gpu_budget == 0) {
       throw UsageError(
-          "--weights-on-device: on the CPU there is one memory, and all weights are in it; use it "
-          "with --device cuda");
+          "--weights-on-device requires --device cuda");
     }
   }
 

@@ -65,7 +65,7 @@ void RaiseDescriptorLimit(int64_t connections) {
   limit.rlim_cur = std::min<rlim_t>(wanted, limit.rlim_max);
   setrlimit(RLIMIT_NOFILE, &limit);
   if (limit.rlim_cur < wanted) {
-    LogWarning("only {} of {} connections have a file descriptor: raise the limit (ulimit -n)",
+    LogWarning("file descriptors for only {} of {} connections: raise the limit (ulimit -n)",
                limit.rlim_cur, connections);
   }
 }
@@ -125,8 +125,8 @@ class ServeCommand final : public Command {
     if (http_.host != "127.0.0.1" && http_.host != "localhost" && http_.host != "::1" &&
         options.service.keys.empty()) {
       LogWarning(
-          "--host {}: whoever reaches this address may use the model; --api-key asks for a "
-          "key",
+          "--host {}: anybody who can reach this address can use the model; set --api-key to "
+          "require a key",
           http_.host);
     }
     auto server = std::make_unique<server::Server>(std::move(options));
@@ -330,7 +330,7 @@ class ServeCommand final : public Command {
       const auto now = std::chrono::steady_clock::now();
       if (drained && give_up == give_up.max()) give_up = now + kLongestEnd;
       if (now > give_up) {
-        LogError("server: some of it did not end within {} s", kLongestEnd.count());
+        LogError("server: shutdown did not finish within {} s; exiting", kLongestEnd.count());
         _exit(code);
       }
     }

@@ -115,7 +115,7 @@ Rows ReuseRows() {
           "this many at most",
           {.flag = "--carry"}),
       Row("thresholds", &O::thresholds, Choice({"auto", "fitted", "importance", "fixed"}),
-          "Where the similarity comes from above which a head reuses its rows. importance: from "
+          "How reuse thresholds are determined. importance: from "
           "--eta, --p and the profile; fitted: from --keep and the profile; fixed: --eta for all "
           "heads; auto: importance where heads differ in it, else fitted, else fixed"),
       Row("keep", &O::keep, Share(),
@@ -126,8 +126,8 @@ Rows ReuseRows() {
           "-1: never refresh"),
       Row("p", &O::p, Real(0, 1000), "Exponent of a head's importance in its threshold"),
       Row("aggregation", &O::aggregation, Choice({"importance", "harmonic", "mean", "min"}),
-          "How the similarities of a group's query heads become one: their harmonic mean weighted "
-          "by importance, or plain, their mean, or their minimum"),
+          "How the similarities of a group's query heads are combined: harmonic mean weighted by "
+          "importance, harmonic mean, mean or minimum"),
       Row("slots", &O::slots, Real(1, 1000),
           "Slots of a head, as a multiple of its budget; rows that are no longer selected stay in "
           "them until the slot is needed"),
@@ -175,7 +175,7 @@ Rows RetrieverRows() {
           "Bits of a key's hash code; 0: as many as the profile has, or 256"),
       Row("hata_norms", &O::hata_norms, Flag(), "Weight hata's scores by the norms of the keys"),
       Row("hata_group", &O::hata_group, Choice({"auto", "sum", "softmax"}),
-          "How the query heads of a group come to one score. sum: of the bits that differ; "
+          "How the scores of a group's query heads are combined. sum: of the bits that differ; "
           "softmax: of the estimated products; auto: softmax where --hata-norms is on"),
       Row("loki_rank", &O::loki_rank, Whole(0, kMost),
           "Principal components that loki computes scores with; 0: head_dim / 4"),
@@ -188,7 +188,7 @@ Rows TransferRows() {
           "Type of the rows on the host; auto: as on the device; int4: in groups of 64 values",
           {.policies = {"litecache", "kvpr"}}),
       Row("transfer", &O::transfer, Choice({"auto", "gpu-pull", "cpu-push", "copy"}),
-          "How rows come to a GPU. gpu-pull: kernels read them; cpu-push: CPU threads write those "
+          "How rows are transferred to a GPU. gpu-pull: kernels read them; cpu-push: CPU threads write those "
           "that the GPU asks for; copy: CPU threads gather them and the copy engine brings them; "
           "auto: gpu-pull",
           {.policies = {"litecache"}}),

@@ -137,7 +137,7 @@ int ReadLogprobs(Fields& fields) {
 
 void RefuseUnsupportedChat(Fields& fields) {
   fields.RefuseUnless("modalities", {Json::array({"text"})}, "this server answers with text");
-  fields.IgnoreUnless("store", {false}, "answers are not kept");
+  fields.IgnoreUnless("store", {false}, "answers are not stored");
   fields.RefuseUnless("echo", {false});
   fields.RefuseUnless("add_special_tokens", {false}, "the chat template adds them");
   for (const char* name : {"prediction", "verbosity"}) fields.IgnoreUnless(name, {});

@@ -18,7 +18,7 @@ ChatPromptFields ReadChatPrompt(Fields& fields, const ServedModel& model) {
   options.continue_final_message = fields.Bool("continue_final_message").value_or(false);
   const auto add = fields.Bool("add_generation_prompt");
   if (options.continue_final_message && add.value_or(false)) {
-    fields.Fail("continue_final_message", "it excludes 'add_generation_prompt'");
+    fields.Fail("continue_final_message", "it cannot be combined with 'add_generation_prompt'");
   }
   options.add_generation_prompt = add.value_or(!options.continue_final_message);
   if (const Json* documents = fields.Array("documents")) options.documents = *documents;
@@ -48,7 +48,7 @@ void SetReasoningEffort(const std::string& effort, const std::string& field,
   const bool known = model.chat && model.chat->chat_template().Source().find("reasoning_effort") !=
                                        std::string::npos;
   if (!known && !prompt->chat_template) {
-    return IgnoreField(field, "the model's chat template does not know it");
+    return IgnoreField(field, "the model's chat template does not support it");
   }
   prompt->options.variables["reasoning_effort"] = effort;
 }

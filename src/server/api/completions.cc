@@ -123,7 +123,7 @@ GenerationJob ReadCompletion(const Json& body, const ServedModel& model) {
   if (echo && request.logprobs >= 0) {
     fields.Fail("echo", "log-probabilities of the prompt are not supported");
   }
-  fields.RefuseUnless("best_of", {1, request.n}, "only 'n' answers are made");
+  fields.RefuseUnless("best_of", {1, request.n}, "more candidates than 'n' are not supported");
   fields.RefuseUnless("suffix", {""});
   ReadResponseFormat(fields, model, &request);
   const bool add_special_tokens = fields.Bool("add_special_tokens").value_or(true);

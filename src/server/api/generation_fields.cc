@@ -84,7 +84,7 @@ void RefuseUnsupported(Fields& fields) {
   fields.RefuseUnless("prompt_logprobs", {0});
   fields.RefuseUnless("use_beam_search", {false});
   fields.RefuseUnless("length_penalty", {1.0});
-  fields.IgnoreUnless("priority", {0}, "requests are served in their order");
+  fields.IgnoreUnless("priority", {0}, "requests are served in order of arrival");
   fields.IgnoreUnless("service_tier", {"auto", "default"}, "there is one tier");
   for (const char* name :
        {"truncate_prompt_tokens", "bad_words", "allowed_token_ids", "guided_regex", "guided_choice",
@@ -153,7 +153,7 @@ StreamOptions ReadStreamFields(Fields& fields) {
   options.timings = fields.Bool("timings_per_token").value_or(false);
   options.progress = fields.Bool("return_progress").value_or(false);
   if (options.progress && !options.stream) {
-    IgnoreField("return_progress", "there is progress in streams only: set 'stream' too");
+    IgnoreField("return_progress", "progress is only sent in streams: set 'stream' too");
   }
   if (const Json* object = fields.Object("stream_options")) {
     if (!options.stream) IgnoreField("stream_options", "it is for streams: set 'stream' too");

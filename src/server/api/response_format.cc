@@ -8,7 +8,7 @@ namespace {
 void SetSchema(const std::string& field, const Json& schema, const ServedModel& model,
                Request* request) {
   if (request->constraint != nullptr) {
-    throw BadRequest(field, "'{}': the answer's form is given twice", field);
+    throw BadRequest(field, "'{}': the format of the answer is set twice", field);
   }
   request->constraint = MakeGrammar(field, [&] { return model.grammars->OfSchema(schema); });
 }
@@ -36,7 +36,7 @@ std::string ReadType(Fields& format) {
 
 void SetObject(const std::string& field, const ServedModel& model, Request* request) {
   if (request->constraint != nullptr) {
-    throw BadRequest(field, "'{}': the answer's form is given twice", field);
+    throw BadRequest(field, "'{}': the format of the answer is set twice", field);
   }
   request->constraint = MakeGrammar(field, [&] { return model.grammars->OfObject(); });
 }

@@ -111,9 +111,9 @@ Json ReadRest(Fields& fields, const ServedModel& model, Request* request) {
   }
   fields.Refuse("response_format", "send 'text.format'");
   fields.Refuse("messages", "send 'input'");
-  fields.IgnoreUnless("store", {false}, "answers are not kept");
-  fields.Refuse("previous_response_id", "answers are not kept: send the whole conversation");
-  fields.RefuseUnless("background", {false}, "answers are not kept");
+  fields.IgnoreUnless("store", {false}, "answers are not stored");
+  fields.Refuse("previous_response_id", "answers are not stored: send the whole conversation");
+  fields.RefuseUnless("background", {false}, "answers are not stored");
   fields.IgnoreUnless("truncation", {"disabled"}, "a prompt that is too long is refused");
   if (const Json* include = fields.Array("include"); include != nullptr && !include->empty()) {
     if (std::find(include->begin(), include->end(), "message.output_text.logprobs") !=
@@ -139,7 +139,7 @@ Json ReadRest(Fields& fields, const ServedModel& model, Request* request) {
 GenerationJob ReadResponses(const Json& body, const ServedModel& model) {
   Fields fields(body);
   ReadModelField(fields, model);
-  fields.RefuseUnless("n", {1}, "a response is one answer");
+  fields.RefuseUnless("n", {1}, "a response has exactly one answer");
   GenerationJob job;
   Request request = ReadGenerationFields(fields, model);
   job.stream = ReadStreamFields(fields);

@@ -134,7 +134,7 @@ ToolUse ReadTools(Fields& fields, bool flat) {
         continue;
       }
       const bool custom = flat && type == "custom";
-      if (!custom) tool.RefuseUnless("type", {"function"}, "this server knows functions only");
+      if (!custom) tool.RefuseUnless("type", {"function"}, "only functions are supported");
       Json function;
       if (custom) {
         function = ReadCustomTool(tool);
@@ -181,7 +181,7 @@ void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use
   if (use->format == ToolFormat::kMistral) request->skip_special_tokens = false;
   if (use->choice != ToolUse::kRequired) return;
   if (request->constraint != nullptr) {
-    throw BadRequest("tool_choice", "'tool_choice': the answer's form is given twice");
+    throw BadRequest("tool_choice", "'tool_choice': the format of the answer is set twice");
   }
   request->constraint = CallGrammar(model, *use, use->format);
 }
