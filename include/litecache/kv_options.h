@@ -81,7 +81,7 @@ struct KvOptions {
   //   auto        importance if heads differ in it, otherwise fitted if there are curves, otherwise
   //               fixed: at equal accuracy importance reuses most (lab/notes/accuracy.md)
   std::string thresholds = "auto";
-  double eta = 0.9;    // upper bound of the thresholds (eq. 3); 1: every step refreshes; -1: none
+  double eta = 0.85;   // upper bound of the thresholds (eq. 3); 1: every step refreshes; -1: none
   double p = 3;        // exponent of the importance (eq. 4)
   double keep = 0.99;  // for fitted: share of the attention mass of a fresh retrieval
   // How the similarities of a group's query heads are combined (eq. 2):
@@ -111,7 +111,7 @@ struct KvOptions {
   double prediction_eta = 0.95;
 
   // ---- retriever ----
-  std::string retriever = "auto";  // exact | hata | keys | keys2 | quest | loki | auto: hata
+  std::string retriever = "auto";  // exact | hata | keys | keys2 | quest | loki | auto: keys
   int hata_bits = 0;               // 128 | 256 | 0: 256, or the profile's width
   bool hata_norms = true;          // weight scores by the keys' norms
   // How the scores of a group's query heads are combined: sum (HATA's, of their differing bits),

@@ -170,7 +170,7 @@ Rows RetrieverRows() {
       Row("retriever", &O::retriever,
           Choice({"auto", "exact", "hata", "keys", "keys2", "quest", "loki"}),
           "What finds the rows with the highest scores; keys, keys2: the keys in 4 or 2 bits a "
-          "channel; auto: hata"),
+          "channel; auto: keys"),
       Row("hata_bits", &O::hata_bits, HataBits(),
           "Bits of a key's hash code; 0: as many as the profile has, or 256"),
       Row("hata_norms", &O::hata_norms, Flag(), "Weight hata's scores by the norms of the keys"),
