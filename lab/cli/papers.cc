@@ -189,8 +189,7 @@ class PapersCommand final : public cli::Command {
     lab.caps = {flags_.options.kv.device_memory, flags_.options.kv.host_memory};
     if (!trace_file_.empty()) {
       if (app_->count("--hit-ratio") + app_->count("--overlap") > 0) {
-        throw cli::UsageError(
-            "--trace cannot be combined with --hit-ratio and --overlap");
+        throw cli::UsageError("--trace cannot be combined with --hit-ratio and --overlap");
       }
       lab.trace = std::make_shared<const kv::Trace>(kv::Trace::Load(trace_file_));
     }

@@ -13,7 +13,8 @@ using Rows = std::vector<Option<EngineOptions>>;
 Rows EngineRows() {
   return {
       Row("device", &O::device, Text("NAME"),
-          "Device that runs the model. cuda: the first GPU; cuda:N: another one; auto: a GPU where there "
+          "Device that runs the model. cuda: the first GPU; cuda:N: another one; auto: a GPU where "
+          "there "
           "is one, else the CPU",
           {.values = "auto, cpu, cuda, cuda:N", .common = true}),
       Row("threads", &O::threads, Whole(0, 4096), "CPU threads; 0: one a core",

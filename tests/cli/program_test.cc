@@ -208,7 +208,8 @@ TEST(Program, InspectPlansTwoMemories) {
   const auto json = nlohmann::json::parse(RunProgram(json_words).out)["memory"];
   EXPECT_EQ(json["device_budget"], uint64_t{24} << 30);
   EXPECT_EQ(json["host_budget"], uint64_t{20} << 30);
-  // Layers 0 to 2 are not predicted and stay on the device: 29 of 32 are offloaded, 116 KiB a token.
+  // Layers 0 to 2 are not predicted and stay on the device: 29 of 32 are offloaded, 116 KiB a
+  // token.
   json_words[8] = "4GiB";
   const auto less = nlohmann::json::parse(RunProgram(json_words).out)["memory"];
   EXPECT_NEAR(less["largest_context"].get<double>(), 4.0 * 1024 * 1024 / 116, 1024);

@@ -120,7 +120,8 @@ TEST_F(NormTest, LayerNormOfRowsFarFromZero) {
             [&](int64_t r, int64_t c) {
               // The rounding of the mean: units of values near 30, divided by the row's norm.
               const auto i = static_cast<size_t>(c);
-              const double mean = std::ldexp(40.0, -24) * 8 * factors[static_cast<size_t>(r)];
+              const double mean = std::ldexp(40.0, -24) * 8 * std::sqrt(static_cast<double>(n)) *
+                                  factors[static_cast<size_t>(r)];
               return Tolerance(dtype, n, std::abs(scaled(r, c)) + std::abs(bias[i])) +
                      mean * std::abs(weight[i]);
             });

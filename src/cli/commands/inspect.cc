@@ -210,8 +210,7 @@ class InspectCommand final : public Command {
       if (parts->gpu_budget == 0) parts->gpu_budget = most(found.devices.front().free_memory);
     }
     if (options.weights_on_device < 1 && parts->gpu_budget == 0) {
-      throw UsageError(
-          "--weights-on-device requires --device cuda");
+      throw UsageError("--weights-on-device requires --device cuda");
     }
   }
 

@@ -188,7 +188,8 @@ Rows TransferRows() {
           "Type of the rows on the host; auto: as on the device; int4: in groups of 64 values",
           {.policies = {"litecache", "kvpr"}}),
       Row("transfer", &O::transfer, Choice({"auto", "gpu-pull", "cpu-push", "copy"}),
-          "How rows are transferred to a GPU. gpu-pull: kernels read them; cpu-push: CPU threads write those "
+          "How rows are transferred to a GPU. gpu-pull: kernels read them; cpu-push: CPU threads "
+          "write those "
           "that the GPU asks for; copy: CPU threads gather them and the copy engine brings them; "
           "auto: gpu-pull",
           {.policies = {"litecache"}}),
