@@ -38,7 +38,7 @@ std::string Warning(const KvOptions& options, const std::shared_ptr<const kv::Pr
 }
 
 TEST(KvProfile, WarningsNameTheCommandThatHelps) {
-  EXPECT_THAT(Warning(LiteCacheOptions(), nullptr),
+  EXPECT_THAT(Warning(LiteCacheOptions("hata"), nullptr),
               AllOf(HasSubstr("litecache profile --model DIR`"), HasSubstr("random projections")));
   EXPECT_THAT(Warning(LiteCacheOptions("quest"), nullptr),
               AllOf(HasSubstr("litecache profile --model DIR`"), Not(HasSubstr("projections"))));
@@ -46,7 +46,7 @@ TEST(KvProfile, WarningsNameTheCommandThatHelps) {
   kv::Profile profile;
   profile.similarity.assign(static_cast<size_t>(kLayout.layers * kLayout.kv_heads), 0.5f);
   const auto without = std::make_shared<const kv::Profile>(profile);
-  EXPECT_THAT(Warning(LiteCacheOptions(), without),
+  EXPECT_THAT(Warning(LiteCacheOptions("hata"), without),
               AllOf(HasSubstr("no hash weights"), HasSubstr("--only hata")));
   EXPECT_EQ(Warning(LiteCacheOptions("quest"), without), "");
   // Loki's bases cannot be replaced by random ones.
@@ -54,8 +54,8 @@ TEST(KvProfile, WarningsNameTheCommandThatHelps) {
 
   profile.hata[128].assign(static_cast<size_t>(4 * 64 * 128), 0.5f);
   const auto with = std::make_shared<const kv::Profile>(profile);
-  EXPECT_EQ(Warning(LiteCacheOptions(), with), "");
-  KvOptions wider = LiteCacheOptions();
+  EXPECT_EQ(Warning(LiteCacheOptions("hata"), with), "");
+  KvOptions wider = LiteCacheOptions("hata");
   wider.hata_bits = 256;
   EXPECT_THROW(Warning(wider, with), InvalidArgument);
 }
