@@ -89,13 +89,21 @@ struct Request {
   std::vector<int32_t> prompt;  // token ids
   SamplingParams sampling;
   int64_t max_tokens = 0;         // 0: up to the end of the context
+  bool generate = true;           // false: the request ends with its prompt, whatever max_tokens is
+  int64_t min_tokens = 0;         // the answer does not end by itself before that many
   int n = 1;                      // samples of one prompt; the prompt is prefilled once
   std::vector<std::string> stop;  // strings; found across token boundaries, not part of the text
   std::vector<int32_t> stop_token_ids;  // in addition to the model's end-of-sequence ids
+  bool include_stop = false;            // the text includes what stopped it
+  // Token sequences that no answer contains.
+  std::vector<std::vector<int32_t>> bad_words;
   bool ignore_eos = false;
   bool skip_special_tokens = true;  // in the text
   // -1: none; k >= 0: log-probabilities of the chosen token and of the k most likely ones.
   int logprobs = -1;
+  // The same for the prompt's tokens, from the second one on (Chunk::prompt_logprobs). The whole
+  // prompt is computed then, since kept prefixes have no logits.
+  int prompt_logprobs = -1;
   // The client that sent the request, any number: waiting clients take turns.
   uint64_t client = 0;
   // Restricts the text of every sample, each with its own clone. Null: no restriction.
@@ -114,6 +122,13 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
+// A token of the prompt, given those before it.
+struct PromptLogprob {
+  TokenLogprob token;
+  int64_t rank = 0;  // among all tokens; 1: the most likely one
+  std::vector<TokenLogprob> top;
+};
+
 // One generated token of one sample.
 struct Chunk {
   int sample = 0;               // 0 to n - 1
@@ -122,6 +137,8 @@ struct Chunk {
   std::string text;
   std::optional<TokenLogprob> logprob;
   std::vector<TokenLogprob> top_logprobs;
+  // Of the next tokens of the prompt; in chunks of sample 0 before its first token, without tokens.
+  std::vector<PromptLogprob> prompt_logprobs;
   FinishReason finish = FinishReason::kNone;
   int stop = -1;      // index of the string of Request::stop that ended the text; -1: none
   std::string error;  // the message, for kError

@@ -226,10 +226,10 @@ void Core::Finish(const StepPlan& plan) {
     const StepPlan::Prefill& part = plan.prefills[p];
     try {
       FinishPrefill(part);
-      if (part.group->score != nullptr || part.group->prefilling()) continue;
+      if (part.group->ended || part.group->prefilling()) continue;
       StartSamples(part.group);
       for (size_t i = 0; i < part.group->samples.size(); ++i) {
-        sampled_.push_back({part.group, i, part.logit_row});
+        sampled_.push_back({part.group, i, part.logit_row + part.logit_rows - 1});
         if (device_sampler_ != nullptr && chosen_prompts_[p] >= 0) {
           sampled_.back().chosen =
               device_sampler_->token(chosen_prompts_[p] + static_cast<int64_t>(i));
@@ -253,7 +253,16 @@ void Core::FinishPrefill(const StepPlan::Prefill& part) {
     if (!group->prefilling()) End(group, FinishReason::kLength);
     return;
   }
-  if (group->request.on_prefill) group->request.on_prefill(group->prefilled, group->prompt_size());
+  const Request& request = group->request;
+  if (request.prompt_logprobs >= 0) {
+    Chunk chunk;
+    chunk.prompt_logprobs =
+        LogprobsOfGiven(request.prompt, part.begin, part.count, LogitRow(part.logit_row).data(),
+                        vocab_, request.prompt_logprobs, backend_.pool);
+    if (!chunk.prompt_logprobs.empty()) outbox_.emplace_back(group->channel, std::move(chunk));
+  }
+  if (request.on_prefill) request.on_prefill(group->prefilled, group->prompt_size());
+  if (!request.generate && !group->prefilling()) End(group, FinishReason::kLength);
 }
 
 void Core::StartSamples(Group* group) {
@@ -265,7 +274,7 @@ void Core::StartSamples(Group* group) {
         i == 0 ? group->prompt_sequence : backend_.cache->Fork(group->samples[0].sequence);
     group->samples.push_back({i, sequence, true, 0, 0,
                               std::move(group->samplers[static_cast<size_t>(i)]),
-                              StopMatcher(request.stop), nullptr, nullptr});
+                              StopMatcher(request.stop, request.include_stop), nullptr, nullptr});
     if (request.constraint != nullptr) {
       group->samples.back().constraint = request.constraint->Clone();
     }
@@ -285,7 +294,8 @@ void Core::Deliver(Sampled* row) {
   Sample& sample = group->samples[row->sample];
   sample.last_token = row->token;
   ++sample.generated;
-  if (prefixes_ != nullptr) sample.tokens.push_back(row->token);
+  const Request& request = group->request;
+  if (prefixes_ != nullptr || !request.bad_words.empty()) sample.tokens.push_back(row->token);
   ++counters_.generated_tokens;
 
   Chunk chunk;
@@ -295,8 +305,14 @@ void Core::Deliver(Sampled* row) {
   chunk.top_logprobs = std::move(row->top_logprobs);
   bool stopped = std::binary_search(group->stop_ids.begin(), group->stop_ids.end(), row->token);
   if (sample.text != nullptr) {
-    // A token that ends the answer is not part of its text.
-    if (!stopped) stopped = sample.stops.Add(sample.text->Add(row->token), &chunk.text);
+    // A token that ends the answer is not part of its text, unless that was asked for.
+    const std::string text =
+        stopped && !request.include_stop ? std::string() : sample.text->Add(row->token);
+    if (sample.generated <= request.min_tokens) {
+      chunk.text += text;  // too early for stop strings
+    } else {
+      stopped = sample.stops.Add(text, &chunk.text) || stopped;
+    }
   }
   stopped = stopped || row->complete;
   if (stopped) {

@@ -44,7 +44,7 @@ struct CoreOptions {
   int64_t max_batch = 64;
   int64_t prefill_chunk = 512;
   int64_t prefill_chunk_beside_decode = 0;  // 0: prefill_chunk
-  int64_t score_rows = 64;                  // rows of a score job in one step
+  int64_t score_rows = 64;                  // prompt rows per step where each needs logits
   std::optional<PrefixOptions> prefixes;    // unset: no prefixes are kept
   bool sample_on_device = true;             // false: the host chooses all tokens
   // EngineOptions::deterministic: the most decode rows of a step, which then has no other rows; 0:
@@ -108,15 +108,17 @@ class Core {
   // Does everything that follows a forward pass.
   void Finish(const StepPlan& plan);
   void FinishPrefill(const StepPlan::Prefill& part);
+  // Not all tokens may come next: there is a constraint, an answer that must not end yet, or words
+  // that it must not contain.
+  static bool Restricted(const Request& request, const Sample* sample);
   void MakeSamplers(Group* group) const;
   void StartSamples(Group* group);
   void SampleRows();
   // Fetches the rows that the device has left undecided.
   void ReceiveUndecided();
   void SampleRow(Sampled* row, SamplerScratch* scratch);
-  // Writes the tokens that a sample's constraint allows next: bits, ceil(vocab / 32) words.
-  void AllowedTokens(const std::vector<int32_t>& stop_ids, Sample* sample,
-                     std::vector<uint32_t>* allowed) const;
+  // Writes the tokens that may come next if Restricted(): bits, ceil(vocab / 32) words.
+  void AllowedTokens(const Group& group, Sample* sample, std::vector<uint32_t>* allowed) const;
   void Deliver(Sampled* row);
   void EndSample(Group* group, Sample* sample);
   // Ends a whole request and frees its memory.

@@ -30,18 +30,20 @@ void Core::CollectAllowed(const StepPlan& plan) {
       Sample& sample = row.group->samples[row.sample];
       std::vector<uint32_t>& allowed = allowed_[static_cast<size_t>(i)];
       allowed.clear();
-      if (sample.constraint == nullptr || row.group->request.logprobs > 0) continue;
+      const Request& request = row.group->request;
+      if (!Restricted(request, &sample) || request.logprobs > 0) continue;
       try {
-        AllowedTokens(row.group->stop_ids, &sample, &allowed);
+        AllowedTokens(*row.group, &sample, &allowed);
       } catch (...) {
         // The host calls the constraint again and ends the request with the exception.
         allowed.clear();
       }
     }
   };
-  const auto constrained = std::count_if(
-      plan.decodes.begin(), plan.decodes.end(),
-      [](const StepPlan::Decode& row) { return row.group->request.constraint != nullptr; });
+  const auto constrained =
+      std::count_if(plan.decodes.begin(), plan.decodes.end(), [](const StepPlan::Decode& row) {
+        return Restricted(row.group->request, &row.group->samples[row.sample]);
+      });
   const auto count = static_cast<int64_t>(plan.decodes.size());
   if (constrained > 1 && backend_.pool != nullptr) {
     backend_.pool->ParallelFor(count, 1, collect);
@@ -50,7 +52,8 @@ void Core::CollectAllowed(const StepPlan& plan) {
   }
 }
 
-// Lists of log-probabilities need whole rows on the host; so does a constraint's first token.
+// Lists of log-probabilities need whole rows on the host; so does the first token where not all may
+// come.
 void Core::IssueSampling(const StepPlan& plan) {
   Stream& stream = *backend_.stream;
   device_sampler_->Clear();
@@ -59,9 +62,10 @@ void Core::IssueSampling(const StepPlan& plan) {
   for (size_t i = 0; i < plan.decodes.size(); ++i) {
     const StepPlan::Decode& row = plan.decodes[i];
     const Sample& sample = row.group->samples[row.sample];
-    const int logprobs = row.group->request.logprobs;
+    const Request& request = row.group->request;
+    const int logprobs = request.logprobs;
     int64_t chosen = -1;
-    if (logprobs <= 0 && (sample.constraint == nullptr || !allowed_[i].empty())) {
+    if (logprobs <= 0 && (!Restricted(request, &sample) || !allowed_[i].empty())) {
       chosen = device_sampler_->Add(sample.sampler, row.logit_row, logprobs == 0, allowed_[i]);
     }
     if (chosen < 0) device_sampler_->Receive(stream, row.logit_row, 1);
@@ -82,7 +86,8 @@ int64_t Core::AddFirstTokens(const StepPlan::Prefill& part) {
   Group* group = part.group;
   const bool ends = part.begin + part.count == group->prompt_size();
   const Request& request = group->request;
-  if (group->score != nullptr || !ends || request.constraint != nullptr || request.logprobs > 0) {
+  if (group->all_logits() || !ends || !request.generate || Restricted(request, nullptr) ||
+      request.logprobs > 0) {
     return -1;
   }
   MakeSamplers(group);
@@ -148,10 +153,10 @@ void Core::SampleRow(Sampled* row, SamplerScratch* scratch) {
   if (row->chosen) {
     row->token = row->chosen->token;
     sample.sampler.Accept(row->token);
-  } else if (sample.constraint == nullptr) {
+  } else if (!Restricted(row->group->request, &sample)) {
     row->token = sample.sampler.Sample(logits, scratch);
   } else {
-    AllowedTokens(row->group->stop_ids, &sample, &scratch->allowed);
+    AllowedTokens(*row->group, &sample, &scratch->allowed);
     row->token = sample.sampler.SampleAllowed(logits, scratch);
   }
   if (sample.constraint != nullptr) {
@@ -173,18 +178,39 @@ void Core::SampleRow(Sampled* row, SamplerScratch* scratch) {
   row->top_logprobs = TopLogprobs(logits, static_cast<size_t>(logprobs), log_sum);
 }
 
-// Tokens that end an answer are allowed only if the constraint is complete.
-void Core::AllowedTokens(const std::vector<int32_t>& stop_ids, Sample* sample,
-                         std::vector<uint32_t>* allowed) const {
-  TokenConstraint& constraint = *sample->constraint;
-  const std::span<const uint32_t> mask = constraint.Mask();
-  allowed->assign(mask.begin(), mask.end());
-  allowed->resize(static_cast<size_t>((vocab_ + 31) / 32));
-  const bool complete = constraint.Complete();
-  for (const int32_t id : stop_ids) {
-    const uint32_t bit = 1u << (static_cast<uint32_t>(id) % 32);
-    uint32_t& word = (*allowed)[static_cast<size_t>(id) / 32];
-    word = complete ? word | bit : word & ~bit;
+bool Core::Restricted(const Request& request, const Sample* sample) {
+  return request.constraint != nullptr || !request.bad_words.empty() ||
+         (sample == nullptr ? 0 : sample->generated) < request.min_tokens;
+}
+
+void Core::AllowedTokens(const Group& group, Sample* sample, std::vector<uint32_t>* allowed) const {
+  const auto set = [&](int32_t token, bool value) {
+    const uint32_t bit = 1u << (static_cast<uint32_t>(token) % 32);
+    uint32_t& word = (*allowed)[static_cast<size_t>(token) / 32];
+    word = value ? word | bit : word & ~bit;
+  };
+  const auto words = static_cast<size_t>((vocab_ + 31) / 32);
+  bool may_end = true;
+  if (sample->constraint != nullptr) {
+    const std::span<const uint32_t> mask = sample->constraint->Mask();
+    allowed->assign(mask.begin(), mask.end());
+    allowed->resize(words);
+    // Tokens that end an answer are allowed where the constraint is complete, and only there.
+    may_end = sample->constraint->Complete();
+    for (const int32_t id : group.stop_ids) set(id, may_end);
+  } else {
+    allowed->assign(words, ~0u);
+    if (vocab_ % 32 != 0) allowed->back() = (1u << (vocab_ % 32)) - 1;
+  }
+  const Request& request = group.request;
+  if (may_end && sample->generated < request.min_tokens) {
+    for (const int32_t id : group.stop_ids) set(id, false);
+  }
+  for (const std::vector<int32_t>& word : request.bad_words) {
+    const auto before = std::span(word).first(word.size() - 1);
+    const std::span<const int32_t> said = sample->tokens;
+    if (before.size() > said.size()) continue;
+    if (std::ranges::equal(before, said.last(before.size()))) set(word.back(), false);
   }
 }
 

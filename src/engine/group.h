@@ -47,7 +47,7 @@ struct Sample {
   StopMatcher stops;
   std::unique_ptr<TokenText> text;              // null without a tokenizer
   std::unique_ptr<TokenConstraint> constraint;  // null without one
-  std::vector<int32_t> tokens;                  // generated ones, if prefixes are kept
+  std::vector<int32_t> tokens;                  // generated ones, if anything needs them
 };
 
 struct PrefixWait;  // prefix/prefix_reuse.h
@@ -82,6 +82,8 @@ struct Group {
     return score != nullptr ? score->tokens() : request.prompt;
   }
   uint64_t client() const { return score != nullptr ? 0 : request.client; }
+  // Every row of the prompt needs logits.
+  bool all_logits() const { return score != nullptr || request.prompt_logprobs >= 0; }
   int64_t prompt_size() const { return static_cast<int64_t>(prompt().size()); }
   bool prefilling() const { return prefilled < prompt_size(); }
   // The number of prompt tokens that are processed in chunks.

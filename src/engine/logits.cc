@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cmath>
 #include <limits>
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "ops/sample/exp_weight.h"
 
 namespace litecache::engine {
@@ -145,6 +147,38 @@ std::vector<TokenLogprob> TopLogprobs(std::span<const float> row, size_t k, doub
   result.reserve(top.size());
   for (const Candidate& candidate : top) {
     result.push_back(LogprobOf(row, candidate.token, log_sum));
+  }
+  return result;
+}
+
+std::vector<PromptLogprob> LogprobsOfGiven(std::span<const int32_t> tokens, int64_t begin,
+                                           int64_t rows, const float* logits, int64_t vocab,
+                                           int top, ThreadPool* pool) {
+  const auto next = static_cast<size_t>(begin) + 1;
+  std::vector<PromptLogprob> result(std::min(static_cast<size_t>(rows), tokens.size() - next));
+  std::atomic<int64_t> not_finite{-1};
+  const auto score = [&](int64_t first, int64_t end, int) {
+    for (int64_t i = first; i < end; ++i) {
+      const std::span<const float> row(logits + i * vocab, static_cast<size_t>(vocab));
+      if (!AllFinite(row)) not_finite = begin + i;
+      if (static_cast<size_t>(i) >= result.size()) continue;
+      PromptLogprob& given = result[static_cast<size_t>(i)];
+      const int32_t token = tokens[next + static_cast<size_t>(i)];
+      const double log_sum = LogSumExp(row);
+      given.token = LogprobOf(row, token, log_sum);
+      if (top < 0) continue;
+      const float logit = row[static_cast<size_t>(token)];
+      given.rank = 1 + std::count_if(row.begin(), row.end(), [&](float x) { return x > logit; });
+      given.top = TopLogprobs(row, static_cast<size_t>(top), log_sum);
+    }
+  };
+  if (pool != nullptr) {
+    pool->ParallelFor(rows, 1, score);
+  } else {
+    score(0, rows, 0);
+  }
+  if (not_finite >= 0) {
+    throw Error(fmt::format("the model's logits at position {} are not finite", not_finite.load()));
   }
   return result;
 }

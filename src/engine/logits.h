@@ -8,6 +8,10 @@
 
 #include "litecache/engine.h"
 
+namespace litecache {
+class ThreadPool;
+}
+
 namespace litecache::engine {
 
 // Index of the largest value, the lowest among equals. The row must be finite and not empty.
@@ -40,5 +44,13 @@ void SelectTop(std::span<const float> row, size_t k, std::vector<Candidate>* out
 // Log-probabilities in the full softmax of the raw logits: a token's, and the k most likely ones.
 TokenLogprob LogprobOf(std::span<const float> row, int32_t token, double log_sum);
 std::vector<TokenLogprob> TopLogprobs(std::span<const float> row, size_t k, double log_sum);
+
+// What the model thinks of tokens that are given: row i of logits [rows, vocab] is what it says
+// behind tokens[begin + i], and entry i of the result is tokens[begin + i + 1]'s (one entry less
+// than rows where the last token has none behind it). top: how many of the most likely tokens to
+// list; -1: none, and no ranks. The pool may be null. Throws Error where a row is not finite.
+std::vector<PromptLogprob> LogprobsOfGiven(std::span<const int32_t> tokens, int64_t begin,
+                                           int64_t rows, const float* logits, int64_t vocab,
+                                           int top, ThreadPool* pool);
 
 }  // namespace litecache::engine

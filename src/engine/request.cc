@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "kv/tiers.h"
@@ -60,13 +61,25 @@ void CheckRequest(const Request& request, const RequestLimits& limits) {
     throw InvalidArgument("max_tokens = {} is not >= 0 (0 is up to the context's end)",
                           request.max_tokens);
   }
+  if (request.min_tokens < 0 ||
+      (request.max_tokens > 0 && request.min_tokens > request.max_tokens)) {
+    throw InvalidArgument("min_tokens = {} is not between 0 and max_tokens ({})",
+                          request.min_tokens, request.max_tokens);
+  }
+  for (const std::vector<int32_t>& word : request.bad_words) {
+    if (word.empty()) throw InvalidArgument("bad_words: a word has no tokens");
+    for (int32_t token : word) check_id("bad_words", token);
+  }
   if (request.n < 1 || request.n > limits.max_batch) {
     throw InvalidArgument("n = {} samples is not between 1 and the engine's batch of {}", request.n,
                           limits.max_batch);
   }
-  if (request.logprobs < -1 || request.logprobs > limits.vocab) {
-    throw InvalidArgument("logprobs = {} is not between -1 (none) and the vocabulary of {}",
-                          request.logprobs, limits.vocab);
+  for (const auto& [name, k] : {std::pair("logprobs", request.logprobs),
+                                std::pair("prompt_logprobs", request.prompt_logprobs)}) {
+    if (k < -1 || k > limits.vocab) {
+      throw InvalidArgument("{} = {} is not between -1 (none) and the vocabulary of {}", name, k,
+                            limits.vocab);
+    }
   }
   for (const std::string& stop : request.stop) {
     if (stop.empty()) throw InvalidArgument("a stop string is empty");
@@ -101,6 +114,9 @@ int64_t LargestContext(const KvLimits& budget, int64_t context, int64_t prompt, 
 int64_t ResolveMaxTokens(const Request& request, const RequestLimits& limits,
                          const KvLimits& budget) {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
+  if (!request.generate && prompt <= LargestContext(budget, limits.context, prompt, request.n)) {
+    return 0;
+  }
   if (prompt >= limits.context) {
     throw CapacityError(
         "the prompt has {} tokens, but prompt and answer together can have at most {} tokens: "

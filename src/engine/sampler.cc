@@ -78,8 +78,8 @@ int32_t Sampler::SampleAllowed(std::span<const float> logits, SamplerScratch* sc
   }
   if (!some) {
     throw Error(
-        "no token can continue the answer in the required format: the vocabulary lacks a byte it "
-        "needs");
+        "no token can continue the answer: the vocabulary lacks what its format, min_tokens and "
+        "bad_words leave");
   }
   Penalize(&row);
   int32_t token = Choose(row, scratch);

@@ -112,16 +112,15 @@ void Scheduler::AddPrefill(Group* group, Budget* budget, StepPlan* plan) const {
     return limits_.whole_chunks && left > 0 ? chunk : left;
   };
   int64_t count =
-      std::min(most(budget->rows, limits_.prefill_chunk), group->prompt_size() - group->prefilled);
-  if (group->score != nullptr) {
-    count = std::min({count, most(budget->score_rows, limits_.score_rows),
-                      group->score->decode_from() - group->prefilled});
+      std::min(most(budget->rows, limits_.prefill_chunk), group->decodes_from() - group->prefilled);
+  if (group->all_logits()) {
+    count = std::min(count, most(budget->logit_rows, limits_.score_rows));
   }
   if (count <= 0) return;
   budget->rows -= count;
-  if (group->score != nullptr) budget->score_rows -= count;
+  if (group->all_logits()) budget->logit_rows -= count;
   StepPlan::Prefill part{group, group->prefilled, count, first_logit, 0};
-  if (group->score != nullptr) {
+  if (group->all_logits()) {
     part.logit_rows = count;
   } else if (part.begin + count == group->prompt_size()) {
     part.logit_rows = 1;

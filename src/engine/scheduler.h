@@ -20,8 +20,9 @@ struct SchedulerLimits {
   int64_t prefill_chunk = 0;  // prompt tokens per step
   // The same for steps in which samples decode, at most prefill_chunk; 0: prefill_chunk.
   int64_t prefill_chunk_beside_decode = 0;
-  // Rows of a score job per step; each needs logits, so this is less than a chunk if the vocabulary
-  // is large. A step has at most max_batch + score_rows rows of logits.
+  // Prompt rows per step that need logits each (score jobs, and requests for the prompt's
+  // log-probabilities): less than a chunk if the vocabulary is large. A step has at most
+  // max_batch + score_rows rows of logits.
   int64_t score_rows = 0;
   // A prompt is cut at multiples of prefill_chunk (a score job at multiples of score_rows, if that
   // is less), whatever else the step processes: a step takes whole chunks, the last one beyond the
@@ -41,7 +42,7 @@ struct StepPlan {
     int64_t begin = 0;  // prompt tokens [begin, begin + count)
     int64_t count = 0;
     int64_t logit_row = 0;   // the first of logit_rows
-    int64_t logit_rows = 0;  // 0: none; 1: the last row's; count: all rows' (scores)
+    int64_t logit_rows = 0;  // 0: none; 1: the last row's; count: all rows' (Group::all_logits)
   };
 
   kv::Step step;
@@ -93,7 +94,7 @@ class Scheduler {
   // How many prompt tokens a step can still take.
   struct Budget {
     int64_t rows = 0;
-    int64_t score_rows = 0;
+    int64_t logit_rows = 0;  // of prompts whose rows all need logits
   };
   void AddPrefill(Group* group, Budget* budget, StepPlan* plan) const;
 

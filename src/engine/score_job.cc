@@ -1,12 +1,10 @@
 #include "engine/score_job.h"
 
 #include <algorithm>
-#include <atomic>
 #include <numeric>
 #include <utility>
 
 #include "base/error.h"
-#include "base/thread_pool.h"
 #include "engine/logits.h"
 
 namespace litecache::engine {
@@ -45,33 +43,15 @@ ScoreJob::ScoreJob(ScoreRequest request, int64_t vocab)
 }
 
 void ScoreJob::Add(int64_t begin, int64_t rows, const float* logits, ThreadPool* pool) {
-  const auto row_of = [&](int64_t row) {
-    return std::span<const float>(logits + row * vocab_, static_cast<size_t>(vocab_));
-  };
-  std::atomic<int64_t> not_finite{-1};
-  const auto score = [&](int64_t first, int64_t end, int) {
-    for (int64_t row = first; row < end; ++row) {
-      if (!AllFinite(row_of(row))) not_finite = begin + row;
-      const auto next = static_cast<size_t>(begin + row + 1);
-      if (next >= tokens_.size()) continue;
-      const double log_sum = LogSumExp(row_of(row));
-      result_.token_nll[next - 1] =
-          static_cast<float>(log_sum - double{row_of(row)[static_cast<size_t>(tokens_[next])]});
-    }
-  };
-  if (pool != nullptr) {
-    pool->ParallelFor(rows, 1, score);
-  } else {
-    score(0, rows, 0);
-  }
-  if (not_finite >= 0) {
-    throw Error(fmt::format("the model's logits at position {} are not finite", not_finite.load()));
+  const auto given = LogprobsOfGiven(tokens_, begin, rows, logits, vocab_, -1, pool);
+  for (size_t i = 0; i < given.size(); ++i) {
+    result_.token_nll[static_cast<size_t>(begin) + i] = -given[i].token.logprob;
   }
   auto wanted = std::lower_bound(by_position_.begin(), by_position_.end(), begin,
                                  [&](size_t a, int64_t at) { return positions_[a] < at; });
   for (; wanted != by_position_.end() && positions_[*wanted] < begin + rows; ++wanted) {
-    const auto row = row_of(positions_[*wanted] - begin);
-    result_.logits[*wanted].assign(row.begin(), row.end());
+    const float* row = logits + (positions_[*wanted] - begin) * vocab_;
+    result_.logits[*wanted].assign(row, row + vocab_);
   }
   {
     std::lock_guard lock(mutex_);

@@ -5,7 +5,8 @@
 
 namespace litecache::engine {
 
-StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
+StopMatcher::StopMatcher(std::vector<std::string> stops, bool include)
+    : stops_(std::move(stops)), include_(include) {}
 
 bool StopMatcher::Add(std::string_view text, std::string* out) {
   if (matched_ >= 0) return true;
@@ -25,7 +26,7 @@ bool StopMatcher::Add(std::string_view text, std::string* out) {
       }
     }
     if (longest > 0) {
-      out->append(held_, 0, end - longest);
+      out->append(held_, 0, include_ ? end : end - longest);
       held_.clear();
       return true;
     }

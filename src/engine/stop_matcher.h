@@ -12,11 +12,12 @@ namespace litecache::engine {
 // Text that may begin a stop string is held back until that is decided.
 class StopMatcher {
  public:
-  // Stop strings must be valid UTF-8 and not empty.
-  explicit StopMatcher(std::vector<std::string> stops);
+  // Stop strings must be valid UTF-8 and not empty. include: the one that ends the text is let
+  // through.
+  explicit StopMatcher(std::vector<std::string> stops, bool include = false);
 
-  // Appends the text that is final to *out. Returns true when a stop string is complete: neither it
-  // nor anything after it is passed through.
+  // Appends the text that is final to *out. Returns true when a stop string is complete: nothing
+  // after it is passed through, nor is it itself unless included.
   bool Add(std::string_view text, std::string* out);
   // Index of the stop string that is complete; -1: none.
   int matched() const { return matched_; }
@@ -28,6 +29,7 @@ class StopMatcher {
   size_t Undecided() const;
 
   std::vector<std::string> stops_;
+  bool include_;
   std::string held_;
   int matched_ = -1;
 };

@@ -113,6 +113,14 @@ TEST_P(EngineFixtureTest, ScoresEqualTransformers) {
   std::vector<float> logits;
   for (const auto& row : result.logits) logits.insert(logits.end(), row.begin(), row.end());
   EXPECT_LT(model::RelativeError(logits, reference.logits), 1e-4);
+  Request request{.prompt = reference.prompt, .generate = false};
+  request.prompt_logprobs = 1;
+  const auto handle = engine->Submit(std::move(request));
+  std::vector<PromptLogprob> given;
+  while (const auto chunk = handle->Next()) {
+    given.insert(given.end(), chunk->prompt_logprobs.begin(), chunk->prompt_logprobs.end());
+  }
+  ASSERT_EQ(given.size(), reference.prompt.size() - 1);
   // The NLL of the tokens that follow the reference's positions, from the reference's logits.
   const auto vocab = static_cast<size_t>(engine->config().vocab);
   for (size_t i = 0; i < positions.size(); ++i) {
@@ -123,6 +131,10 @@ TEST_P(EngineFixtureTest, ScoresEqualTransformers) {
     const double nll =
         std::log(sum) - reference.logits[i * vocab + static_cast<size_t>(reference.prompt[next])];
     EXPECT_NEAR(result.token_nll[next - 1], nll, 2e-3);
+    EXPECT_NEAR(given[next - 1].token.logprob, -nll, 2e-3);
+    const auto row = reference.logits.begin() + static_cast<std::ptrdiff_t>(i * vocab);
+    const float best = *std::max_element(row, row + static_cast<std::ptrdiff_t>(vocab));
+    EXPECT_NEAR(given[next - 1].top[0].logprob, double{best} - std::log(sum), 2e-3);
   }
 }
 

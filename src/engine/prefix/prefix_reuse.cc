@@ -71,7 +71,7 @@ PrefixReuse::~PrefixReuse() {
 
 void PrefixReuse::Begin(Group* group, const Groups& running) {
   group->prompt_sequence = cache_.Create();
-  if (group->score != nullptr) return;
+  if (group->all_logits()) return;  // kept rows have none
   ++stats_.requests;
   Resolve(group, running);
 }
