@@ -61,8 +61,9 @@ StateId AutomatonBuilder::Add() {
   CheckWork();
   if (states_.size() >= kMaxStates) {
     throw InvalidArgument(
-        "the schema is too large: it needs more than {} states (long maxLength, maxItems and "
-        "repetitions in patterns count one a step)",
+        "the schema or grammar is too large: it needs more than {} states (long maxLength, "
+        "maxItems "
+        "and repetitions count one a step)",
         kMaxStates);
   }
   states_.emplace_back();
@@ -114,10 +115,33 @@ StateId AutomatonBuilder::Literal(StateId from, std::string_view text) {
   return to;
 }
 
+void AutomatonBuilder::Through(StateId from, std::string_view text, StateId to) {
+  // Knuth, Morris and Pratt: a state for every beginning of the text that has just been read.
+  std::vector<StateId> states = {Add()};
+  Jump(from, states[0]);
+  for (size_t i = 1; i < text.size(); ++i) states.push_back(Add());
+  states.push_back(to);
+  for (size_t read = 0; read < text.size(); ++read) {
+    const auto next = [&](int byte) {
+      std::string behind(text.substr(0, read));
+      behind += static_cast<char>(byte);
+      while (!text.starts_with(behind)) behind.erase(0, 1);
+      return states[behind.size()];
+    };
+    for (int low = 0; low < 256;) {
+      int end = low + 1;
+      while (end < 256 && next(end) == next(low)) ++end;
+      Bytes(states[read], static_cast<uint8_t>(low), static_cast<uint8_t>(end - 1), next(low));
+      low = end;
+    }
+  }
+}
+
 Automaton AutomatonBuilder::Finish(StateId start) {
+  for (State& state : states_) state.height = kUnlimited;
   ComputeHeights(&states_);
   if (states_[start].height == kUnlimited) {
-    throw InvalidArgument("no value of finite size satisfies the schema");
+    throw InvalidArgument("no value of finite size satisfies the schema or grammar");
   }
   return {std::move(states_), start};
 }

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace litecache::grammar {
@@ -51,6 +52,8 @@ class AutomatonBuilder {
 
   // State 0 is reserved, so that a StateId of 0 can mean none.
   AutomatonBuilder() { states_.emplace_back(); }
+  // Goes on with an automaton that is finished.
+  explicit AutomatonBuilder(std::vector<State> states) : states_(std::move(states)) {}
 
   StateId Add();
   // A state that ends its call.
@@ -70,6 +73,8 @@ class AutomatonBuilder {
   void Literals(StateId from, const std::set<std::string>& texts, StateId to);
   // Returns the state after the text.
   StateId Literal(StateId from, std::string_view text);
+  // Any bytes up to the end of the first `text` in them, which is not empty.
+  void Through(StateId from, std::string_view text, StateId to);
   void SetPlain(StateId state, uint32_t characters) { states_[state].plain = characters; }
 
   // Computes State::height. Throws InvalidArgument if no text is accepted.

@@ -6,7 +6,7 @@
 #include <array>
 #include <string>
 
-#include "base/error.h"
+#include "base/work_limit.h"
 #include "tokenizer/utf8.h"
 
 namespace litecache::grammar {
@@ -46,23 +46,22 @@ bool NeedsEscape(uint32_t character) {
 CharacterSet CharacterSet::All() { return {{0, kSurrogate - 1}, {kSurrogateEnd, kLast}}; }
 
 void CharacterSet::Add(uint32_t first, uint32_t last) {
-  if (ranges_.empty() || first > ranges_.back().second + 1) {
-    ranges_.emplace_back(first, last);
-    return;
+  // The ranges that touch the new one; it replaces them.
+  const auto begin =
+      std::lower_bound(ranges_.begin(), ranges_.end(), first,
+                       [](const Range& range, uint32_t c) { return range.second + 1 < c; });
+  CheckWork(1 + (ranges_.end() - begin) / 64);
+  auto end = begin;
+  for (; end != ranges_.end() && end->first <= last + 1; ++end) {
+    first = std::min(first, end->first);
+    last = std::max(last, end->second);
   }
-  std::vector<Range> merged;
-  Range added = {first, last};
-  for (const Range& range : ranges_) {
-    if (range.second + 1 < added.first ||
-        (added.second != kLast && range.first > added.second + 1)) {
-      merged.push_back(range);
-    } else {
-      added = {std::min(added.first, range.first), std::max(added.second, range.second)};
-    }
+  if (begin == end) {
+    ranges_.insert(begin, {first, last});
+  } else {
+    *begin = {first, last};
+    ranges_.erase(begin + 1, end);
   }
-  merged.push_back(added);
-  std::sort(merged.begin(), merged.end());
-  ranges_ = std::move(merged);
 }
 
 void CharacterSet::Add(const CharacterSet& other) {
@@ -115,18 +114,22 @@ void WriteUtf8(AutomatonBuilder* builder, StateId from, uint32_t first, uint32_t
   }
 }
 
+bool CharacterWriter::Escapes(uint32_t character) const {
+  return form_ == kJson && NeedsEscape(character);
+}
+
 void CharacterWriter::One(StateId from, const CharacterSet& set, StateId to) {
   bool rest = false;
   for (auto [first, last] : set.ranges()) {
-    rest = rest || last >= 0x80 || first < 0x20;
+    rest = rest || last >= 0x80;
     for (uint32_t c = first; c <= std::min(last, 0x7Fu);) {
-      if (NeedsEscape(c)) {
+      if (Escapes(c)) {
         rest = true;
         ++c;
         continue;
       }
       uint32_t end = c;
-      while (end < std::min(last, 0x7Fu) && !NeedsEscape(end + 1)) ++end;
+      while (end < std::min(last, 0x7Fu) && !Escapes(end + 1)) ++end;
       builder_.Bytes(from, static_cast<uint8_t>(c), static_cast<uint8_t>(end), to);
       c = end + 1;
     }
@@ -141,7 +144,7 @@ StateId CharacterWriter::Rest(const CharacterSet& set) {
   const StateId end = builder_.AddEnd();
   for (auto [first, last] : set.ranges()) {
     for (uint32_t c = first; c <= std::min(last, 0x7Fu); ++c) {
-      if (!NeedsEscape(c)) continue;
+      if (!Escapes(c)) continue;
       const char letter = ShortEscape(c);
       builder_.Literal(
           start, letter != 0 ? fmt::format("\\{}", letter) : fmt::format("\\u{:04x}", c), end);

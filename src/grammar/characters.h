@@ -51,12 +51,14 @@ struct CharacterAutomaton {
   }
 };
 
-// Writes the characters of JSON strings into an automaton over bytes. A character is written as
-// itself in UTF-8, or as its short escape (\u00XX for control characters) if JSON requires one:
-// each has exactly one notation.
+// Writes characters into an automaton over bytes: as they are, in UTF-8, or as in JSON strings,
+// where a character is written as itself, or as its short escape (\u00XX for control characters) if
+// JSON requires one: each has exactly one notation.
 class CharacterWriter {
  public:
-  explicit CharacterWriter(AutomatonBuilder* builder) : builder_(*builder) {}
+  enum Form { kJson, kPlain };
+  explicit CharacterWriter(AutomatonBuilder* builder, Form form = kJson)
+      : builder_(*builder), form_(form) {}
 
   // Accepts one character of the set between two states.
   void One(StateId from, const CharacterSet& set, StateId to);
@@ -67,8 +69,10 @@ class CharacterWriter {
  private:
   // A callee for everything except single bytes that stand for themselves.
   StateId Rest(const CharacterSet& set);
+  bool Escapes(uint32_t character) const;
 
   AutomatonBuilder& builder_;
+  Form form_;
   std::map<CharacterSet, StateId> rest_;
 };
 

@@ -3,7 +3,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "grammar/characters.h"
+#include "grammar/gbnf.h"
 #include "grammar/match_cache.h"
+#include "grammar/pattern.h"
 #include "grammar/schema_compiler.h"
 
 namespace litecache::grammar {
@@ -41,6 +44,7 @@ class GrammarConstraint final : public TokenConstraint {
 
   bool Complete() const override { return complete_; }
   bool Finished() const override { return complete_ && !open_; }
+  const std::shared_ptr<const Grammar>& grammar() const { return grammar_; }
 
  private:
   void MoveTo(MatchCache::Place place) {
@@ -80,6 +84,11 @@ std::unique_ptr<TokenConstraint> Grammar::NewConstraint() const {
   return std::make_unique<GrammarConstraint>(shared_from_this());
 }
 
+std::shared_ptr<const Grammar> Grammar::Of(const TokenConstraint& constraint) {
+  const auto* made_here = dynamic_cast<const GrammarConstraint*>(&constraint);
+  return made_here != nullptr ? made_here->grammar() : nullptr;
+}
+
 std::shared_ptr<MatchCache> Grammar::Cache() const {
   if (cache_ == nullptr || cache_->Full()) {
     cache_ = std::make_shared<MatchCache>(automaton_, *vocabulary_);
@@ -115,6 +124,51 @@ std::shared_ptr<Grammar> Grammar::OfFrames(const std::vector<FramedSchema>& fram
   }
   if (separator != nullptr) builder.Literal(end, *separator, start);
   return Finish(&builder, start, std::move(vocabulary));
+}
+
+std::shared_ptr<Grammar> Grammar::OfPattern(std::string_view pattern,
+                                            std::shared_ptr<const Vocabulary> vocabulary) {
+  AutomatonBuilder builder;
+  CharacterWriter writer(&builder, CharacterWriter::kPlain);
+  const StateId start = builder.Add();
+  writer.All(start, ParsePattern(pattern, true), 0, kUnlimited, builder.AddEnd());
+  return Finish(&builder, start, std::move(vocabulary));
+}
+
+std::shared_ptr<Grammar> Grammar::OfChoices(const std::set<std::string>& texts,
+                                            std::shared_ptr<const Vocabulary> vocabulary) {
+  AutomatonBuilder builder;
+  const StateId start = builder.Add();
+  builder.Literals(start, texts, builder.AddEnd());
+  return Finish(&builder, start, std::move(vocabulary));
+}
+
+std::shared_ptr<Grammar> Grammar::OfGbnf(std::string_view source,
+                                         std::shared_ptr<const Vocabulary> vocabulary) {
+  return std::make_shared<Grammar>(CompileGbnf(source), std::move(vocabulary));
+}
+
+std::shared_ptr<Grammar> Grammar::BehindThoughts(const Grammar& answer, std::string_view open,
+                                                 std::string_view close) {
+  AutomatonBuilder builder(answer.automaton().states);
+  const StateId start = builder.Add(), thinks = builder.Add();
+  StateId behind = builder.Add();
+  if (open.empty()) {
+    builder.Jump(start, thinks);
+  } else {
+    builder.Literal(start, open, thinks);
+    builder.Jump(start, answer.automaton().start);
+  }
+  builder.Through(thinks, close, behind);
+  for (int space = 0; space < 2; ++space) {
+    builder.Jump(behind, answer.automaton().start);
+    const StateId next = builder.Add();
+    builder.Byte(behind, ' ', next);
+    builder.Byte(behind, '\n', next);
+    behind = next;
+  }
+  builder.Jump(behind, answer.automaton().start);
+  return Finish(&builder, start, answer.vocabulary_);
 }
 
 }  // namespace litecache::grammar

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "grammar/automaton.h"
@@ -39,11 +41,27 @@ class Grammar : public std::enable_shared_from_this<Grammar> {
                                            const std::string* separator,
                                            std::shared_ptr<const Vocabulary> vocabulary);
 
+  // A text that the regular expression matches from end to end (pattern.h).
+  static std::shared_ptr<Grammar> OfPattern(std::string_view pattern,
+                                            std::shared_ptr<const Vocabulary> vocabulary);
+  // One of the texts, of which there is at least one.
+  static std::shared_ptr<Grammar> OfChoices(const std::set<std::string>& texts,
+                                            std::shared_ptr<const Vocabulary> vocabulary);
+  // A text of a grammar in GBNF (gbnf.h).
+  static std::shared_ptr<Grammar> OfGbnf(std::string_view source,
+                                         std::shared_ptr<const Vocabulary> vocabulary);
+  // What the model thinks, up to and with `close`, at most two spaces or line breaks, and then a
+  // text of `answer`. Where `open` is not empty, what it thinks begins with that, or there is none.
+  static std::shared_ptr<Grammar> BehindThoughts(const Grammar& answer, std::string_view open,
+                                                 std::string_view close);
+
   Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary);
   ~Grammar();
 
   // A constraint at the beginning of the text.
   std::unique_ptr<TokenConstraint> NewConstraint() const;
+  // That of a constraint that NewConstraint() has made; null for another one.
+  static std::shared_ptr<const Grammar> Of(const TokenConstraint& constraint);
 
   const Automaton& automaton() const { return automaton_; }
   const Vocabulary& vocabulary() const { return *vocabulary_; }

@@ -1,6 +1,9 @@
 #include "grammar/grammar_cache.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "base/error.h"
 
 namespace litecache::grammar {
 
@@ -24,6 +27,43 @@ std::shared_ptr<const TokenConstraint> GrammarCache::OfFrames(
   }
   return Find("frames " + key.dump(), [&](std::shared_ptr<const Vocabulary> vocabulary) {
     return Grammar::OfFrames(frames, separator, std::move(vocabulary));
+  });
+}
+
+std::shared_ptr<const TokenConstraint> GrammarCache::OfPattern(const std::string& pattern) {
+  return Find("pattern " + pattern, [&](std::shared_ptr<const Vocabulary> vocabulary) {
+    return Grammar::OfPattern(pattern, std::move(vocabulary));
+  });
+}
+
+std::shared_ptr<const TokenConstraint> GrammarCache::OfChoices(const std::set<std::string>& texts) {
+  return Find("choices " + Json(texts).dump(), [&](std::shared_ptr<const Vocabulary> vocabulary) {
+    return Grammar::OfChoices(texts, std::move(vocabulary));
+  });
+}
+
+std::shared_ptr<const TokenConstraint> GrammarCache::OfGbnf(const std::string& source) {
+  return Find("gbnf " + source, [&](std::shared_ptr<const Vocabulary> vocabulary) {
+    return Grammar::OfGbnf(source, std::move(vocabulary));
+  });
+}
+
+std::shared_ptr<const TokenConstraint> GrammarCache::BehindThoughts(const TokenConstraint& answer,
+                                                                    const std::string& open,
+                                                                    const std::string& close) {
+  const std::shared_ptr<const Grammar> grammar = Grammar::Of(answer);
+  LC_CHECK(grammar != nullptr);
+  std::string key = fmt::format("thoughts {} {} ", open, close);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found =
+        std::ranges::find(grammars_, grammar, [](const auto& one) { return one.second; });
+    key = found != grammars_.end() ? key + found->first : std::string();
+  }
+  // One that the cache has dropped in between has no key.
+  if (key.empty()) return Grammar::BehindThoughts(*grammar, open, close)->NewConstraint();
+  return Find(key, [&](const std::shared_ptr<const Vocabulary>&) {
+    return Grammar::BehindThoughts(*grammar, open, close);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 
 #include "grammar/grammar.h"
@@ -26,6 +27,13 @@ class GrammarCache {
   std::shared_ptr<const TokenConstraint> OfObject();
   std::shared_ptr<const TokenConstraint> OfFrames(const std::vector<FramedSchema>& frames,
                                                   const std::string* separator);
+  std::shared_ptr<const TokenConstraint> OfPattern(const std::string& pattern);
+  std::shared_ptr<const TokenConstraint> OfChoices(const std::set<std::string>& texts);
+  std::shared_ptr<const TokenConstraint> OfGbnf(const std::string& source);
+  // Grammar::BehindThoughts() of a constraint that this has made.
+  std::shared_ptr<const TokenConstraint> BehindThoughts(const TokenConstraint& answer,
+                                                        const std::string& open,
+                                                        const std::string& close);
 
  private:
   using Make = std::function<std::shared_ptr<Grammar>(std::shared_ptr<const Vocabulary>)>;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint32_t kMaxRepeat = 10'000;
 constexpr size_t kMaxPatternNodes = 20'000;
+constexpr size_t kMaxPatternRanges = 1'000'000;  // of all nodes' characters
 constexpr int kMaxPatternDepth = 100;
 
 // An expression as a tree.
@@ -54,14 +55,14 @@ class Parser {
  public:
   explicit Parser(std::string_view source) : source_(source), text_(ToCharacters(source)) {}
 
-  NodePtr Parse() {
+  NodePtr Parse(bool matches_whole) {
     auto choice = std::make_unique<Node>();
     choice->kind = Node::kChoice;
     do {
       auto whole = std::make_unique<Node>();
-      if (!Take('^')) whole->parts.push_back(Anything());
+      if (!Take('^') && !matches_whole) whole->parts.push_back(Anything());
       whole->parts.push_back(Sequence());
-      if (!Take('$')) whole->parts.push_back(Anything());
+      if (!Take('$') && !matches_whole) whole->parts.push_back(Anything());
       if (!AtEnd() && Peek() != '|') {
         if (Peek() == ')') Malformed("there is a ) without its (");
         Missing("^ and $ other than at the ends");
@@ -331,6 +332,8 @@ class Constructor {
   void Write(const Node& node, int from, int to) {
     switch (node.kind) {
       case Node::kCharacters:
+        ranges_ += node.characters.ranges().size();
+        if (ranges_ > kMaxPatternRanges) throw Unsupported("a pattern's classes are too large");
         result_.nodes[static_cast<size_t>(from)].edges.push_back({node.characters, to});
         break;
       case Node::kSequence:
@@ -374,6 +377,7 @@ class Constructor {
   }
 
   CharacterAutomaton result_;
+  size_t ranges_ = 0;
 };
 
 }  // namespace
@@ -384,8 +388,8 @@ std::u32string ToCharacters(std::string_view text) {
   return characters;
 }
 
-CharacterAutomaton ParsePattern(std::string_view pattern) {
-  return Constructor().Make(*Parser(pattern).Parse());
+CharacterAutomaton ParsePattern(std::string_view pattern, bool whole) {
+  return Constructor().Make(*Parser(pattern).Parse(whole));
 }
 
 CharacterAutomaton AllBut(const std::vector<std::u32string>& texts) {

@@ -10,13 +10,13 @@
 namespace litecache::grammar {
 
 // The texts in which the expression matches anywhere, or from the beginning or to the end if it
-// contains ^ or $. Supports a subset of ECMA-262: characters, ., classes with ranges, \d \w \s and
-// their opposites, \n \t \xHH \uHHHH and the like, groups, alternatives, * + ? {m,n} (lazy or not,
-// which makes no difference), and ^ and $ at the ends of the expression's top-level alternatives. .
-// does not match line breaks; \d and \w are ASCII. Throws InvalidArgument for malformed
-// expressions, and Unsupported for look-around, back references, \b, \p and the like, and for more
-// than 20000 states.
-CharacterAutomaton ParsePattern(std::string_view pattern);
+// contains ^ or $; `whole`: the texts that it matches from end to end. Supports a subset of
+// ECMA-262: characters, ., classes with ranges, \d \w \s and their opposites, \n \t \xHH \uHHHH and
+// the like, groups, alternatives, * + ? {m,n} (lazy or not, which makes no difference), and ^ and $
+// at the ends of the expression's top-level alternatives. . does not match line breaks; \d and \w
+// are ASCII. Throws InvalidArgument for malformed expressions, and Unsupported for look-around,
+// back references, \b, \p and the like, and for more than 20000 states.
+CharacterAutomaton ParsePattern(std::string_view pattern, bool whole = false);
 
 // Accepts every text except these.
 CharacterAutomaton AllBut(const std::vector<std::u32string>& texts);
