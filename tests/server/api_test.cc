@@ -373,7 +373,7 @@ TEST_F(Api, WhatIsNotSupportedIsRefusedByName) {
     const Json error = server().ExpectError("/v1/chat/completions", body, 400, "");
     return error["code"].get<std::string>() + " " + Param(error);
   };
-  EXPECT_EQ(code(chat({{"min_tokens", 5}})), "unsupported_parameter min_tokens");
+  EXPECT_EQ(code(chat({{"allowed_token_ids", {5}}})), "unsupported_parameter allowed_token_ids");
   EXPECT_EQ(code(chat({{"audio", Json::object()}})), "unsupported_parameter audio");
   EXPECT_EQ(code(chat({{"chat_template", "x"}})), "invalid_value chat_template");
   EXPECT_EQ(code(chat({{"mirostat", 2}})), "unsupported_parameter mirostat");

@@ -139,6 +139,45 @@ class Clients(unittest.TestCase):
         self.assertEqual(len(answer.choices[0].logprobs.tokens),
                          len(answer.choices[0].logprobs.token_logprobs))
 
+    def test_prompt_logprobs(self):
+        prompt = "def add(a, b):\n    return a + b\n"
+        for tokens in (0, 3):
+            choice = self.client.completions.create(
+                model="litecache-demo-16m", prompt=prompt, echo=True, logprobs=1, max_tokens=tokens,
+                temperature=0, extra_body={"return_token_ids": True, "prompt_logprobs": 0}).choices[0]
+            self.assertTrue(choice.text.startswith(prompt))
+            logprobs, ids = choice.logprobs, choice.prompt_token_ids
+            self.assertEqual(len(logprobs.tokens), len(ids) + len(choice.token_ids))
+            self.assertIsNone(logprobs.token_logprobs[0])
+            self.assertEqual(len(choice.token_ids), tokens)
+            for i in range(1, len(ids)):
+                # What is likely enough is listed first; the token itself is listed in any case.
+                self.assertEqual(logprobs.top_logprobs[i][logprobs.tokens[i]],
+                                 logprobs.token_logprobs[i])
+                self.assertEqual(choice.prompt_logprobs[i][str(ids[i])]["logprob"],
+                                 logprobs.token_logprobs[i])
+            # What the model writes itself is the likeliest.
+            for i in range(len(ids), len(logprobs.tokens)):
+                self.assertEqual(logprobs.token_logprobs[i], max(logprobs.top_logprobs[i].values()))
+
+    def test_texts_of_a_form(self):
+        grammar = 'root ::= sum "=" [0-9]{1,3}\nsum ::= [0-9]{1,2} ("+" sum)?'
+        forms = [({"choice": ["red", "green"]}, "red|green"),
+                 ({"regex": "[A-Z][a-z]{2,5}(-[0-9]{2})?"}, "[A-Z][a-z]{2,5}(-[0-9]{2})?"),
+                 ({"grammar": grammar}, r"[0-9]{1,2}(\+[0-9]{1,2})*=[0-9]{1,3}")]
+        for form, expected in forms:
+            answer = self.client.chat.completions.create(
+                model="litecache-demo-16m", messages=CHAT, n=4, temperature=1.5, seed=3,
+                max_completion_tokens=400, extra_body={"structured_outputs": form})
+            for choice in answer.choices:
+                if choice.finish_reason == "stop":  # a sum may be as long as the model likes
+                    self.assertRegex(choice.message.content, f"^({expected})$")
+            self.assertIn("stop", [choice.finish_reason for choice in answer.choices])
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.chat.completions.create(
+                model="litecache-demo-16m", messages=CHAT, extra_body={"grammar": "root ::= root"})
+        self.assertEqual(caught.exception.param, "grammar")
+
     def test_responses(self):
         options = {"model": "litecache-demo-16m", "input": CHAT[0]["content"],
                    "max_output_tokens": 12, "temperature": 0}
@@ -293,6 +332,36 @@ class Clients(unittest.TestCase):
         large = subprocess.run([*common, self.server.url + "/v1/completions", "-d", "@-"],
                                input=padded, capture_output=True, text=True, check=True).stdout
         self.assertEqual(json.loads(large)["usage"]["completion_tokens"], 1)
+
+
+class Reasoning(unittest.TestCase):
+    def test_thoughts_have_a_field_of_their_own(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
+            template.write("{{ messages[0].content }}{% if enable_thinking is defined and "
+                           "not enable_thinking %}<think></think>{% else %}<think>{% endif %}")
+            template.flush()
+            server = Server("--chat-template", template.name)
+            create = server.client().chat.completions.create
+            options = {"model": "litecache-demo-16m", "messages": CHAT, "max_completion_tokens": 12,
+                       "temperature": 0}
+            # The model knows no tags: all that it says is thought.
+            whole = create(**options)
+            message = whole.choices[0].message
+            self.assertEqual(message.content, "")
+            self.assertTrue(message.reasoning_content)
+            self.assertEqual(whole.usage.completion_tokens_details.reasoning_tokens,
+                             whole.usage.completion_tokens)
+            deltas = [choice.delta for chunk in create(**options, stream=True)
+                      for choice in chunk.choices]
+            self.assertEqual("".join(getattr(delta, "reasoning_content", None) or ""
+                                     for delta in deltas), message.reasoning_content)
+            self.assertEqual("".join(delta.content or "" for delta in deltas), "")
+            for extra in ({"enable_thinking": False},
+                          {"chat_template_kwargs": {"enable_thinking": False}}):
+                answer = create(**options, extra_body=extra).choices[0].message
+                self.assertTrue(answer.content)
+                self.assertFalse(hasattr(answer, "reasoning_content"))
+            self.assertEqual(server.stop(), 0)
 
 
 class PrefixStore(unittest.TestCase):

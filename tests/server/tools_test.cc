@@ -131,7 +131,8 @@ TEST_F(Forms, WrongFormsAreNamed) {
   expect({{"response_format", Format({{"type", "thing"}})}}, schema, "#/type");
   expect({{"guided_json", "{"}}, "guided_json", "schema");
   expect({{"guided_json", Schema()}, {"response_format", Format(Schema())}}, schema, "twice");
-  expect({{"structured_outputs", {{"regex", "a"}}}}, "structured_outputs.regex", "");
+  expect({{"structured_outputs", {{"structural_tag", "a"}}}}, "structured_outputs.structural_tag",
+         "");
   // Tools.
   expect({{"tools", Json::array({Json{{"type", "web"}}})}}, "tools[0].type", "functions");
   expect({{"tools", Json::array({Json{{"type", "function"}, {"function", {{"name", "a b"}}}}})}},

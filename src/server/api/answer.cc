@@ -16,10 +16,14 @@ const char* FinishName(FinishReason reason) {
 }
 
 Json UsageJson(const Usage& usage) {
-  return {{"prompt_tokens", usage.prompt_tokens},
-          {"completion_tokens", usage.generated_tokens},
-          {"total_tokens", usage.prompt_tokens + usage.generated_tokens},
-          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  Json json = {{"prompt_tokens", usage.prompt_tokens},
+               {"completion_tokens", usage.generated_tokens},
+               {"total_tokens", usage.prompt_tokens + usage.generated_tokens},
+               {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+  if (usage.reasoning_tokens >= 0) {
+    json["completion_tokens_details"] = {{"reasoning_tokens", usage.reasoning_tokens}};
+  }
+  return json;
 }
 
 Json TimingsJson(const Usage& usage) {
@@ -82,6 +86,10 @@ int64_t AnswerBytes(const GenerationJob& job) {
     const int64_t listed = request.logprobs < 0 ? 0 : 1 + request.logprobs;
     const int64_t each = kToken + listed * (job.stream.stream ? kLogprob : kJsonLogprob);
     bytes += request.n * std::min<int64_t>(request.max_tokens, int64_t{1} << 31) * each;
+    if (request.prompt_logprobs < 0) continue;
+    const int64_t of_prompt =
+        (1 + request.prompt_logprobs) * (job.stream.stream ? kLogprob : kJsonLogprob);
+    bytes += request.n * static_cast<int64_t>(request.prompt.size()) * of_prompt;
   }
   return bytes;
 }
@@ -97,6 +105,7 @@ void SetMaxTokens(std::optional<int64_t> wanted, int64_t fallback, const ServedM
     // The engine rejects a prompt that fills the context; its error gives the numbers.
     const int64_t most = left <= 0 ? 1 : fallback == 0 ? left : std::min(fallback, left);
     request.max_tokens = wanted ? *wanted : most;
+    request.generate = request.max_tokens > 0;
   }
 }
 

@@ -19,8 +19,9 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompt
   int64_t generated_tokens = 0;
-  double prefill_seconds = 0;  // until the first token
-  double decode_seconds = 0;   // from the first token on
+  int64_t reasoning_tokens = -1;  // of these; -1: the model has no thoughts of its own
+  double prefill_seconds = 0;     // until the first token
+  double decode_seconds = 0;      // from the first token on
 };
 
 struct Progress {

@@ -1,21 +1,22 @@
 #include "server/api/anthropic_format.h"
 
-#include <optional>
 #include <utility>
 
-#include "server/api/tool_calls.h"
+#include "server/api/answer_parser.h"
 
 namespace litecache::server {
 namespace {
 
-// The content is a list of blocks: what is said, and calls of tools.
+// The content is a list of blocks: thoughts, text, and calls of tools.
 class AnthropicFormat final : public AnswerFormat {
  public:
   AnthropicFormat(const ServedModel& model, const StreamOptions& stream, const ToolUse& tools,
                   int64_t prompt_tokens, std::vector<std::string> stops)
-      : model_(model), stream_(stream), prompt_tokens_(prompt_tokens), stops_(std::move(stops)) {
-    if (tools.active()) parser_.emplace(tools.Parser());
-  }
+      : model_(model),
+        stream_(stream),
+        prompt_tokens_(prompt_tokens),
+        stops_(std::move(stops)),
+        parser_(tools.Parser()) {}
 
   void Begin(std::string* out) override {
     Json message = Message(Json::array(), UsageOf({.prompt_tokens = prompt_tokens_}));
@@ -23,16 +24,8 @@ class AnthropicFormat final : public AnswerFormat {
   }
 
   void Delta(int, const Chunk& chunk, std::string* out) override {
-    const bool last = chunk.finish != FinishReason::kNone;
-    std::vector<ToolEvent> events;
-    if (parser_) {
-      parser_->Add(chunk.text, &events);
-      if (last) parser_->Finish(&events);
-    } else if (!chunk.text.empty()) {
-      events.push_back({ToolEvent::kText, chunk.text});
-    }
-    for (const ToolEvent& event : events) Take(event, out);
-    if (!last) return;
+    for (const ToolEvent& event : parser_.Take(chunk)) Take(event, out);
+    if (chunk.finish == FinishReason::kNone) return;
     if (chunk.finish == FinishReason::kLength) {
       stop_reason_ = "max_tokens";
     } else if (chunk.stop >= 0) {
@@ -68,10 +61,9 @@ class AnthropicFormat final : public AnswerFormat {
 
  private:
   struct Block {
-    std::string id;  // of a call; "": text
-    std::string name;
-    std::string text;  // or the call's arguments
-    bool call() const { return !id.empty(); }
+    enum Kind { kText, kThinking, kCall } kind = kText;
+    std::string id, name;  // of a call
+    std::string text;      // or the call's arguments
   };
 
   static Json UsageOf(const Usage& usage) {
@@ -93,7 +85,11 @@ class AnthropicFormat final : public AnswerFormat {
   }
 
   static Json BlockJson(const Block& block) {
-    if (!block.call()) return {{"type", "text"}, {"text", block.text}};
+    if (block.kind == Block::kText) return {{"type", "text"}, {"text", block.text}};
+    // Signatures are Anthropic's proof that thoughts are their own.
+    if (block.kind == Block::kThinking) {
+      return {{"type", "thinking"}, {"thinking", block.text}, {"signature", ""}};
+    }
     return {{"type", "tool_use"},
             {"id", block.id},
             {"name", block.name},
@@ -114,14 +110,19 @@ class AnthropicFormat final : public AnswerFormat {
   void Take(const ToolEvent& event, std::string* out) {
     if (event.kind == ToolEvent::kBegin) {
       called_ = true;
-      return Open({NewId("toolu_"), event.text, ""}, out);
+      return Open({Block::kCall, NewId("toolu_"), event.text, ""}, out);
     }
-    const bool text = event.kind == ToolEvent::kText;
-    if (text && (blocks_.empty() || blocks_.back().call())) Open({}, out);
-    Block& block = blocks_.back();
-    block.text += event.text;
-    Json delta = text ? Json{{"type", "text_delta"}, {"text", event.text}}
-                      : Json{{"type", "input_json_delta"}, {"partial_json", event.text}};
+    const auto kind = event.kind == ToolEvent::kText        ? Block::kText
+                      : event.kind == ToolEvent::kReasoning ? Block::kThinking
+                                                            : Block::kCall;
+    if (blocks_.empty() || blocks_.back().kind != kind) Open({.kind = kind}, out);
+    blocks_.back().text += event.text;
+    Json delta;
+    if (kind == Block::kText) delta = {{"type", "text_delta"}, {"text", event.text}};
+    if (kind == Block::kThinking) delta = {{"type", "thinking_delta"}, {"thinking", event.text}};
+    if (kind == Block::kCall) {
+      delta = {{"type", "input_json_delta"}, {"partial_json", event.text}};
+    }
     Emit("content_block_delta", {{"index", blocks_.size() - 1}, {"delta", std::move(delta)}}, out);
   }
 
@@ -150,7 +151,7 @@ class AnthropicFormat final : public AnswerFormat {
   const int64_t prompt_tokens_;
   const std::vector<std::string> stops_;
   const std::string id_ = NewId("msg_");
-  std::optional<ToolCallParser> parser_;  // where there are tools
+  AnswerParser parser_;
   std::vector<Block> blocks_;
   bool called_ = false;
   Json stop_reason_;

@@ -7,6 +7,7 @@
 #include "server/api/chat_prompt.h"
 #include "server/api/choices_format.h"
 #include "server/api/logprobs.h"
+#include "server/api/reasoning.h"
 #include "server/api/response_format.h"
 #include "server/api/tools.h"
 
@@ -15,19 +16,17 @@ namespace {
 
 class ChatFormat final : public ChoicesFormat {
  public:
-  ChatFormat(const ServedModel& model, int choices, const StreamOptions& stream, bool logprobs,
-             const ToolUse& tools)
-      : ChoicesFormat(model, stream,
+  ChatFormat(const ServedModel& model, const GenerationJob& job, const ToolUse& tools)
+      : ChoicesFormat(model, job,
                       {.id = "chatcmpl-",
                        .object = "chat.completion",
                        .event = "chat.completion.chunk",
                        .content = "message",
-                       .delta = "delta"}),
-        logprobs_(logprobs),
-        choices_(static_cast<size_t>(choices)) {
-    if (!tools.active()) return;
-    for (Said& choice : choices_) choice.parser.emplace(tools.Parser());
-  }
+                       .delta = "delta",
+                       .prompt_in_choice = false}),
+        logprobs_(job.requests.front().logprobs >= 0),
+        thinks_(tools.thinking != Thinking::kNone),
+        choices_(samples(), Said(tools.Parser())) {}
 
   void Begin(std::string* out) override {
     for (size_t i = 0; i < choices_.size(); ++i) {
@@ -37,6 +36,7 @@ class ChatFormat final : public ChoicesFormat {
 
   void Delta(int index, const Chunk& chunk, std::string* out) override {
     Said& choice = choices_[static_cast<size_t>(index)];
+    Note(static_cast<size_t>(index), chunk);
     Json logprobs;
     if (logprobs_ && chunk.logprob) {
       Json entry = ChatLogprob(model().tokenizer(), chunk);
@@ -48,25 +48,15 @@ class ChatFormat final : public ChoicesFormat {
     }
     const bool last = chunk.finish != FinishReason::kNone;
     if (last) choice.finish = chunk.finish;
-    if (choice.parser) {
-      std::vector<ToolEvent> events;
-      choice.parser->Add(chunk.text, &events);
-      if (last) choice.parser->Finish(&events);
-      for (const ToolEvent& event : events) {
-        Json delta = choice.Take(event);
-        if (streams()) {
-          Append(static_cast<size_t>(index), std::move(delta), std::exchange(logprobs, nullptr),
-                 nullptr, out);
-        }
+    for (const ToolEvent& event : choice.parser.Take(chunk)) {
+      Json delta = choice.Take(event);
+      if (streams()) {
+        Append(static_cast<size_t>(index), std::move(delta), std::exchange(logprobs, nullptr),
+               nullptr, out);
       }
-      if (streams() && !logprobs.is_null()) {
-        Append(static_cast<size_t>(index), Json::object(), std::move(logprobs), nullptr, out);
-      }
-    } else if (!streams()) {
-      choice.text += chunk.text;
-    } else if (!chunk.text.empty() || !logprobs.is_null()) {
-      Append(static_cast<size_t>(index), {{"content", chunk.text}}, std::move(logprobs), nullptr,
-             out);
+    }
+    if (streams() && !logprobs.is_null()) {
+      Append(static_cast<size_t>(index), {{"content", ""}}, std::move(logprobs), nullptr, out);
     }
     if (streams() && last) {
       Append(static_cast<size_t>(index), Json::object(), nullptr, choice.Finish(), out);
@@ -81,6 +71,7 @@ class ChatFormat final : public ChoicesFormat {
       if (logprobs_) logprobs = {{"content", std::move(choice.logprobs)}, {"refusal", nullptr}};
       Json message = {
           {"role", "assistant"}, {"content", std::move(choice.text)}, {"refusal", nullptr}};
+      if (!choice.reasoning.empty()) message["reasoning_content"] = std::move(choice.reasoning);
       if (!choice.calls.empty()) {
         if (message["content"] == "") message["content"] = nullptr;
         message["tool_calls"] = choice.calls;
@@ -91,11 +82,20 @@ class ChatFormat final : public ChoicesFormat {
   }
 
  private:
+  int64_t ReasoningTokens() const override {
+    if (!thinks_) return -1;
+    int64_t tokens = 0;
+    for (const Said& choice : choices_) tokens += choice.parser.reasoning_tokens();
+    return tokens;
+  }
+
   struct Said {
+    explicit Said(AnswerParser parts) : parser(std::move(parts)) {}
+    AnswerParser parser;
+    std::string reasoning;
     std::string text;
     Json logprobs = Json::array();
     FinishReason finish = FinishReason::kNone;
-    std::optional<ToolCallParser> parser;  // set if the request offers tools
     Json calls = Json::array();
 
     // Adds text or a tool call; returns the delta that a stream sends for it.
@@ -103,6 +103,10 @@ class ChatFormat final : public ChoicesFormat {
       if (event.kind == ToolEvent::kText) {
         text += event.text;
         return {{"content", event.text}};
+      }
+      if (event.kind == ToolEvent::kReasoning) {
+        reasoning += event.text;
+        return {{"reasoning_content", event.text}};
       }
       if (event.kind == ToolEvent::kBegin) {
         calls.push_back({{"id", NewId("call_")},
@@ -123,6 +127,7 @@ class ChatFormat final : public ChoicesFormat {
   };
 
   const bool logprobs_;
+  const bool thinks_;
   std::vector<Said> choices_;
 };
 
@@ -154,6 +159,7 @@ ChatJob ReadChatFields(Fields& fields, const ServedModel& model) {
   Request request = ReadGenerationFields(fields, model);
   request.logprobs = ReadLogprobs(fields);
   job.stream = ReadStreamFields(fields);
+  ReadReportFields(fields, &job.stream, &request);
   auto max_tokens = ReadMaxTokens(fields, "max_completion_tokens", model);
   const auto old_name = ReadMaxTokens(fields, "max_tokens", model);
   if (!max_tokens) max_tokens = old_name;
@@ -161,9 +167,11 @@ ChatJob ReadChatFields(Fields& fields, const ServedModel& model) {
   chat.tools = ReadTools(fields, false);
   RefuseUnsupportedChat(fields);
   ChatPromptFields prompt = ReadChatPrompt(fields, model);
+  prompt.most_tokens = ReadTruncation(fields, model, max_tokens);
   fields.Finish();
   ApplyTools(model, &prompt, &chat.tools, &request);
   request.prompt = EncodeChatPrompt(prompt, model);
+  chat.tools.thinking = ApplyThinking(model, prompt, &request);
   job.requests.push_back(std::move(request));
   SetMaxTokens(max_tokens, model.limits.default_max_tokens, model, &job);
   return chat;
@@ -172,9 +180,7 @@ ChatJob ReadChatFields(Fields& fields, const ServedModel& model) {
 GenerationJob ReadChat(const Json& body, const ServedModel& model) {
   Fields fields(body);
   auto [job, tools] = ReadChatFields(fields, model);
-  const Request& request = job.requests.front();
-  job.format =
-      std::make_unique<ChatFormat>(model, request.n, job.stream, request.logprobs >= 0, tools);
+  job.format = std::make_unique<ChatFormat>(model, job, tools);
   return std::move(job);
 }
 

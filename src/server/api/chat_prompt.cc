@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "server/api/answer.h"
+#include "server/api/generation_fields.h"
 #include "server/api/messages.h"
 
 namespace litecache::server {
@@ -25,6 +26,9 @@ ChatPromptFields ReadChatPrompt(Fields& fields, const ServedModel& model) {
   options.variables = Json::object();
   if (const Json* variables = fields.Object("chat_template_kwargs")) {
     options.variables = *variables;
+  }
+  if (const auto think = fields.Bool("enable_thinking")) {
+    options.variables["enable_thinking"] = *think;
   }
   if (const auto source = fields.String("chat_template")) {
     if (!model.limits.trust_chat_template) {
@@ -76,6 +80,7 @@ std::vector<int32_t> EncodeChatPrompt(const ChatPromptFields& prompt, const Serv
                                       const char* field) {
   const tokenizer::RenderedPrompt rendered = RenderChatPrompt(prompt, model, field);
   auto ids = model.chat->EncodeRendered(rendered, MostPromptTokens(rendered.text.size(), model));
+  Truncate(prompt.most_tokens, &ids);
   CheckPromptSize(ids.size(), model);
   return ids;
 }

@@ -17,10 +17,11 @@ struct ChatPromptFields {
   Json messages;
   tokenizer::ChatTemplateOptions options;
   std::optional<tokenizer::ChatTemplate> chat_template;  // sent with the request
+  int64_t most_tokens = 0;                               // keeps only the last ones; 0: all
 };
 
 // Reads messages, add_generation_prompt, continue_final_message, chat_template,
-// chat_template_kwargs, documents and reasoning_effort. Throws ApiError.
+// chat_template_kwargs, documents, enable_thinking and reasoning_effort. Throws ApiError.
 ChatPromptFields ReadChatPrompt(Fields& fields, const ServedModel& model);
 
 // Sets reasoning_effort, which only a template can act on. If the template does not support it, the

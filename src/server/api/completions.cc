@@ -1,4 +1,5 @@
 // /v1/completions
+#include <algorithm>
 #include <utility>
 
 #include "server/api/choices_format.h"
@@ -13,17 +14,25 @@ constexpr int64_t kDefaultMaxTokens = 16;
 
 class CompletionFormat final : public ChoicesFormat {
  public:
-  // `echoes`: the text before each choice's own text; usually "".
-  CompletionFormat(const ServedModel& model, const StreamOptions& stream, bool logprobs,
+  // `echoes`: the text before each choice's own text, by prompt; empty if none is echoed.
+  CompletionFormat(const ServedModel& model, const GenerationJob& job,
                    std::vector<std::string> echoes)
-      : ChoicesFormat(model, stream,
+      : ChoicesFormat(model, job,
                       {.id = "cmpl-",
                        .object = "text_completion",
                        .event = "text_completion",
                        .content = "text",
-                       .delta = "text"}),
-        logprobs_(logprobs) {
-    for (auto& echo : echoes) choices_.emplace_back(std::move(echo), model.tokenizer());
+                       .delta = "text",
+                       .prompt_in_choice = true}),
+        logprobs_(job.requests.front().logprobs),
+        echo_(!echoes.empty()) {
+    for (size_t i = 0; i < job.requests.size() * samples(); ++i) {
+      const Request& request = job.requests[i / samples()];
+      choices_.push_back({"", {model.tokenizer(), request.skip_special_tokens}});
+      if (!echo_) continue;
+      choices_.back().text = echoes[i / samples()];
+      if (logprobs_ >= 0) choices_.back().logprobs.AddFirst(request.prompt.front());
+    }
   }
 
   void Begin(std::string* out) override {
@@ -33,8 +42,13 @@ class CompletionFormat final : public ChoicesFormat {
   }
 
   void Delta(int index, const Chunk& chunk, std::string* out) override {
-    Said& choice = choices_[static_cast<size_t>(index)];
-    if (logprobs_) choice.logprobs.Add(chunk);
+    const auto at = static_cast<size_t>(index);
+    Note(at, chunk);
+    if (echo_ && logprobs_ >= 0 && !chunk.prompt_logprobs.empty()) {
+      for (size_t i = at; i < at + samples(); ++i) TakePrompt(i, chunk, out);
+    }
+    Said& choice = choices_[at];
+    if (chunk.logprob) choice.logprobs.Add(*chunk.logprob, chunk.top_logprobs, logprobs_);
     const bool last = chunk.finish != FinishReason::kNone;
     if (last) choice.finish = chunk.finish;
     if (!streams()) {
@@ -44,8 +58,8 @@ class CompletionFormat final : public ChoicesFormat {
     if (chunk.text.empty() && !last && choice.logprobs.empty()) return;
     Json logprobs;
     if (!choice.logprobs.empty()) logprobs = choice.logprobs.Take();
-    Append(static_cast<size_t>(index), chunk.text, std::move(logprobs),
-           last ? Json(FinishName(chunk.finish)) : Json(), out);
+    Append(at, chunk.text, std::move(logprobs), last ? Json(FinishName(chunk.finish)) : Json(),
+           out);
   }
 
   Json Whole(const Usage& usage) override {
@@ -53,7 +67,7 @@ class CompletionFormat final : public ChoicesFormat {
     for (size_t i = 0; i < choices_.size(); ++i) {
       Said& choice = choices_[i];
       choices.push_back(Choice(i, std::move(choice.text),
-                               logprobs_ ? choice.logprobs.Take() : Json(),
+                               logprobs_ >= 0 ? choice.logprobs.Take() : Json(),
                                FinishName(choice.finish)));
     }
     return Answer(std::move(choices), usage);
@@ -61,14 +75,22 @@ class CompletionFormat final : public ChoicesFormat {
 
  private:
   struct Said {
-    Said(std::string echo, const tokenizer::Tokenizer& tokenizer)
-        : text(std::move(echo)), logprobs(tokenizer) {}
     std::string text;
     CompletionLogprobs logprobs;
     FinishReason finish = FinishReason::kNone;
   };
 
-  const bool logprobs_;
+  // The log-probabilities of an echo's tokens. In a stream its text came before.
+  void TakePrompt(size_t index, const Chunk& chunk, std::string* out) {
+    CompletionLogprobs& logprobs = choices_[index].logprobs;
+    for (const PromptLogprob& given : chunk.prompt_logprobs) {
+      logprobs.Add(given.token, given.top, logprobs_);
+    }
+    if (streams()) Append(index, "", logprobs.Take(), nullptr, out);
+  }
+
+  const int logprobs_;  // -1: none
+  const bool echo_;
   std::vector<Said> choices_;
 };
 
@@ -118,12 +140,12 @@ GenerationJob ReadCompletion(const Json& body, const ServedModel& model) {
   Request request = ReadGenerationFields(fields, model);
   request.logprobs = static_cast<int>(fields.Int("logprobs", 0, 20).value_or(-1));
   job.stream = ReadStreamFields(fields);
-  const auto max_tokens = ReadMaxTokens(fields, "max_tokens", model);
+  ReadReportFields(fields, &job.stream, &request);
+  const auto max_tokens = ReadMaxTokens(fields, "max_tokens", model, 0);
+  const int64_t most_tokens = ReadTruncation(fields, model, max_tokens);
   const bool echo = fields.Bool("echo").value_or(false);
-  if (echo && request.logprobs >= 0) {
-    fields.Fail("echo", "log-probabilities of the prompt are not supported");
-  }
-  fields.RefuseUnless("best_of", {1, request.n}, "more candidates than 'n' are not supported");
+  if (echo) request.prompt_logprobs = std::max(request.prompt_logprobs, request.logprobs);
+  fields.RefuseUnless("best_of", {1, request.n}, "only 'n' answers are made");
   fields.RefuseUnless("suffix", {""});
   ReadResponseFormat(fields, model, &request);
   const bool add_special_tokens = fields.Bool("add_special_tokens").value_or(true);
@@ -136,15 +158,14 @@ GenerationJob ReadCompletion(const Json& body, const ServedModel& model) {
   }
   std::vector<std::string> echoes;
   for (auto& prompt : prompts) {
+    Truncate(most_tokens, &prompt);
     CheckPromptSize(prompt.size(), model);
-    const std::string text =
-        echo ? model.tokenizer().Decode(prompt, request.skip_special_tokens) : "";
-    echoes.insert(echoes.end(), static_cast<size_t>(request.n), text);
+    if (prompt.empty()) fields.Fail("prompt", "it has no tokens");
+    if (echo) echoes.push_back(model.tokenizer().Decode(prompt, request.skip_special_tokens));
     job.requests.push_back(request);
     job.requests.back().prompt = std::move(prompt);
   }
-  job.format = std::make_unique<CompletionFormat>(model, job.stream, request.logprobs >= 0,
-                                                  std::move(echoes));
+  job.format = std::make_unique<CompletionFormat>(model, job, std::move(echoes));
   SetMaxTokens(max_tokens, kDefaultMaxTokens, model, &job);
   return job;
 }

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/join.h"
+#include "server/api/answer.h"
 #include "server/api/response_format.h"
 
 namespace litecache::server {
@@ -12,6 +13,7 @@ namespace {
 
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 constexpr size_t kMaxStops = 64;
+constexpr size_t kMaxBadWords = 256;
 
 void ReadLogitBias(Fields& fields, SamplingParams* params) {
   const Json* bias = fields.Object("logit_bias");
@@ -53,7 +55,6 @@ void RefuseOtherSamplers(Fields& fields) {
   fields.RefuseUnless("n_cmpl", {1}, "send 'n'");
   fields.RefuseUnless("n_probs", {0}, "send 'logprobs'");
   fields.RefuseUnless("return_tokens", {false}, "send 'return_token_ids'");
-  fields.RefuseUnless("grammar", {""});
   fields.RefuseUnless("lora", {Json::array()});
   fields.RefuseUnless("image_data", {Json::array()}, "this server takes text only");
   for (const char* name :
@@ -64,7 +65,6 @@ void RefuseOtherSamplers(Fields& fields) {
   }
   for (const char* name : {"typical_p", "tfs_z", "guidance_scale"}) fields.RefuseUnless(name, {1});
   fields.RefuseUnless("top_n_sigma", {0, -1});
-  fields.Refuse("json_schema", "send 'response_format'");
   for (const char* name : {"watermarking", "return_tokens_as_token_ids", "post_sampling_probs"}) {
     fields.RefuseUnless(name, {false});
   }
@@ -76,19 +76,42 @@ void RefuseOtherSamplers(Fields& fields) {
   }
 }
 
+// Reads bad_words as vLLM does: each word at the beginning of a text, and after a space where that
+// is a different token.
+std::vector<std::vector<int32_t>> ReadBadWords(Fields& fields, const ServedModel& model) {
+  std::vector<std::vector<int32_t>> result;
+  const Json* words = fields.Array("bad_words");
+  if (words == nullptr) return result;
+  if (words->size() > kMaxBadWords) {
+    fields.Fail("bad_words", fmt::format("more than {} words", kMaxBadWords));
+  }
+  for (const Json& word : *words) {
+    if (!word.is_string()) fields.Fail("bad_words", "an array of strings is expected");
+    const auto& text = word.get_ref<const std::string&>();
+    const size_t begin = text.find_first_not_of(' ');
+    if (begin == std::string::npos) fields.Fail("bad_words", "a word is empty");
+    const auto encode = [&](const std::string& spaced) {
+      return model.tokenizer().Encode(
+          spaced,
+          {.add_special_tokens = false, .max_tokens = MostPromptTokens(spaced.size(), model)});
+    };
+    auto plain = encode(text.substr(begin)), spaced = encode(" " + text.substr(begin));
+    const bool other = spaced.size() == plain.size() && spaced.front() != plain.front();
+    result.push_back(std::move(plain));
+    if (other) result.push_back(std::move(spaced));
+  }
+  return result;
+}
+
 // Fields that vLLM and OpenAI support and this engine does not.
 void RefuseUnsupported(Fields& fields) {
-  fields.RefuseUnless("min_tokens", {0});
-  fields.RefuseUnless("include_stop_str_in_output", {false});
   fields.RefuseUnless("spaces_between_special_tokens", {true});
-  fields.RefuseUnless("prompt_logprobs", {0});
   fields.RefuseUnless("use_beam_search", {false});
   fields.RefuseUnless("length_penalty", {1.0});
   fields.IgnoreUnless("priority", {0}, "requests are served in order of arrival");
   fields.IgnoreUnless("service_tier", {"auto", "default"}, "there is one tier");
   for (const char* name :
-       {"truncate_prompt_tokens", "bad_words", "allowed_token_ids", "guided_regex", "guided_choice",
-        "guided_grammar", "kv_transfer_params", "cache_salt", "logits_processors"}) {
+       {"allowed_token_ids", "kv_transfer_params", "cache_salt", "logits_processors"}) {
     fields.Refuse(name);
   }
   RefuseOtherSamplers(fields);
@@ -128,23 +151,51 @@ Request ReadGenerationFields(Fields& fields, const ServedModel& model) {
   if (auto ids = fields.Ids("stop_token_ids")) request.stop_token_ids = std::move(*ids);
   request.ignore_eos = fields.Bool("ignore_eos").value_or(false);
   request.skip_special_tokens = fields.Bool("skip_special_tokens").value_or(true);
-  ReadGuidedJson(fields, model, &request);
+  request.include_stop = fields.Bool("include_stop_str_in_output").value_or(false);
+  request.min_tokens = fields.Int("min_tokens", 0, kMaxInt).value_or(0);
+  request.bad_words = ReadBadWords(fields, model);
+  ReadStructuredOutputs(fields, model, &request);
   RefuseUnsupported(fields);
   return request;
 }
 
 std::optional<int64_t> ReadMaxTokens(Fields& fields, std::string_view name,
-                                     const ServedModel& model) {
+                                     const ServedModel& model, int64_t least) {
   const Json* given = fields.Find(name);
   // How clients of llama.cpp's server say that they do not mind.
   const bool any = given != nullptr && !given->is_number_unsigned() && *given == -1;
   if (any && !StrictFields::On()) return std::nullopt;
-  const auto value = fields.Int(name, 1, std::numeric_limits<int64_t>::max());
+  const auto value = fields.Int(name, least, std::numeric_limits<int64_t>::max());
   const int64_t limit = model.limits.max_tokens;
   if (value && limit > 0 && *value > limit) {
     fields.Fail(name, fmt::format("this server answers with at most {} tokens", limit));
   }
   return value;
+}
+
+int64_t ReadTruncation(Fields& fields, const ServedModel& model,
+                       std::optional<int64_t> max_tokens) {
+  const auto most = fields.Int("truncate_prompt_tokens", -1, kMaxInt);
+  if (!most) return 0;
+  if (*most == 0) fields.Fail("truncate_prompt_tokens", "no token of the prompt would be left");
+  if (*most > 0) return *most;
+  int64_t left = model.engine->memory_plan().largest_context - max_tokens.value_or(1);
+  if (model.limits.max_prompt > 0) left = std::min(left, model.limits.max_prompt);
+  return std::max<int64_t>(left, 1);
+}
+
+void Truncate(int64_t most, std::vector<int32_t>* prompt) {
+  const auto size = static_cast<int64_t>(prompt->size());
+  if (most > 0 && size > most) prompt->erase(prompt->begin(), prompt->end() - most);
+}
+
+void ReadReportFields(Fields& fields, StreamOptions* options, Request* request) {
+  options->token_ids = fields.Bool("return_token_ids").value_or(false);
+  if (const auto count = fields.Int("prompt_logprobs", 0, 20)) {
+    if (options->stream) fields.Fail("prompt_logprobs", "there are none in streams");
+    options->prompt_logprobs = static_cast<int>(*count);
+    request->prompt_logprobs = options->prompt_logprobs;
+  }
 }
 
 StreamOptions ReadStreamFields(Fields& fields) {

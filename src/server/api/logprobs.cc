@@ -1,6 +1,7 @@
 #include "server/api/logprobs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "server/api/model.h"
 #include "tokenizer/utf8.h"
@@ -36,18 +37,39 @@ Json ChatLogprob(const tokenizer::Tokenizer& tokenizer, const Chunk& chunk) {
   return entry;
 }
 
-void CompletionLogprobs::Add(const Chunk& chunk) {
-  if (!chunk.logprob) return;
-  const std::string text = TokenString(*tokenizer_, chunk.logprob->token);
-  tokens_.push_back(text);
-  logprobs_.push_back(chunk.logprob->logprob);
-  Json top = Json::object();
-  for (const TokenLogprob& token : chunk.top_logprobs) {
-    top[TokenString(*tokenizer_, token.token)] = token.logprob;
+Json PromptLogprobJson(const tokenizer::Tokenizer& tokenizer, const PromptLogprob& given,
+                       int count) {
+  Json result = Json::object();
+  const auto add = [&](const TokenLogprob& token, int64_t rank) {
+    result[std::to_string(token.token)] = {{"logprob", token.logprob},
+                                           {"rank", rank},
+                                           {"decoded_token", TokenString(tokenizer, token.token)}};
+  };
+  add(given.token, given.rank);
+  for (size_t i = 0; i < std::min(given.top.size(), static_cast<size_t>(count)); ++i) {
+    if (given.top[i].token != given.token.token) add(given.top[i], static_cast<int64_t>(i) + 1);
   }
+  return result;
+}
+
+void CompletionLogprobs::Add(const TokenLogprob& token, const std::vector<TokenLogprob>& top,
+                             int count) {
+  Json listed = Json::object();
+  // Several tokens may have the same text, parts of characters: the likeliest one stands for them.
+  for (size_t i = 0; i < std::min(top.size(), static_cast<size_t>(count)); ++i) {
+    listed.emplace(TokenString(*tokenizer_, top[i].token), top[i].logprob);
+  }
+  listed.emplace(TokenString(*tokenizer_, token.token), token.logprob);
+  Add(token.token, token.logprob, std::move(listed));
+}
+
+void CompletionLogprobs::Add(int32_t token, Json logprob, Json top) {
+  const std::string text = TokenString(*tokenizer_, token);
+  tokens_.push_back(text);
+  logprobs_.push_back(std::move(logprob));
   top_.push_back(std::move(top));
   offsets_.push_back(offset_);
-  offset_ += Characters(text);
+  if (!skip_special_ || !tokenizer_->IsSpecial(token)) offset_ += Characters(text);
 }
 
 Json CompletionLogprobs::Take() {

@@ -1,16 +1,68 @@
 #include "server/api/response_format.h"
 
+#include <set>
+
 #include "base/error.h"
 
 namespace litecache::server {
 namespace {
 
-void SetSchema(const std::string& field, const Json& schema, const ServedModel& model,
-               Request* request) {
+template <typename Make>
+void SetForm(const std::string& field, Request* request, const Make& make) {
   if (request->constraint != nullptr) {
     throw BadRequest(field, "'{}': the format of the answer is set twice", field);
   }
-  request->constraint = MakeGrammar(field, [&] { return model.grammars->OfSchema(schema); });
+  request->constraint = MakeGrammar(field, make);
+}
+
+void SetSchema(const std::string& field, const Json& schema, const ServedModel& model,
+               Request* request) {
+  SetForm(field, request, [&] { return model.grammars->OfSchema(schema); });
+}
+
+void SetObject(const std::string& field, const ServedModel& model, Request* request) {
+  SetForm(field, request, [&] { return model.grammars->OfObject(); });
+}
+
+void ReadSchema(Fields& fields, const std::string& name, const ServedModel& model,
+                Request* request) {
+  const Json* schema = fields.Find(name);
+  if (schema == nullptr) return;
+  const std::string path = fields.Path(name);
+  Json parsed = *schema;
+  if (schema->is_string()) {
+    auto limits = io::JsonLimits::OfRequest();
+    parsed = ParseText(schema->get_ref<const std::string&>(), path,
+                       fmt::format("'{}', a JSON schema,", path), &limits);
+  }
+  if (!parsed.is_object()) fields.Fail(name, "a JSON schema is expected");
+  SetSchema(path, parsed, model, request);
+}
+
+void ReadGbnf(Fields& fields, const std::string& name, const ServedModel& model, Request* request) {
+  const auto grammar = fields.String(name);
+  if (!grammar || grammar->empty()) return;
+  SetForm(fields.Path(name), request, [&] { return model.grammars->OfGbnf(*grammar); });
+}
+
+// The forms that are no JSON schemas.
+void ReadForms(Fields& fields, const std::string& prefix, const ServedModel& model,
+               Request* request) {
+  if (const auto pattern = fields.String(prefix + "regex")) {
+    SetForm(fields.Path(prefix + "regex"), request,
+            [&] { return model.grammars->OfPattern(*pattern); });
+  }
+  if (const Json* list = fields.Array(prefix + "choice")) {
+    std::set<std::string> texts;
+    for (const Json& text : *list) {
+      if (!text.is_string()) fields.Fail(prefix + "choice", "an array of strings is expected");
+      texts.insert(text.get<std::string>());
+    }
+    if (texts.empty()) fields.Fail(prefix + "choice", "there is nothing to choose from");
+    SetForm(fields.Path(prefix + "choice"), request,
+            [&] { return model.grammars->OfChoices(texts); });
+  }
+  ReadGbnf(fields, prefix + "grammar", model, request);
 }
 
 // {"name", "description", "strict", "schema"}; takes the schema.
@@ -32,13 +84,6 @@ std::string ReadType(Fields& format) {
     format.Fail("type", "text, json_object or json_schema is expected");
   }
   return *type;
-}
-
-void SetObject(const std::string& field, const ServedModel& model, Request* request) {
-  if (request->constraint != nullptr) {
-    throw BadRequest(field, "'{}': the format of the answer is set twice", field);
-  }
-  request->constraint = MakeGrammar(field, [&] { return model.grammars->OfObject(); });
 }
 
 }  // namespace
@@ -70,28 +115,19 @@ Json ReadTextFormat(Fields& text, const ServedModel& model, Request* request) {
   return *object;
 }
 
-void ReadGuidedJson(Fields& fields, const ServedModel& model, Request* request) {
-  const auto read = [&](Fields& from, const char* name) {
-    const Json* schema = from.Find(name);
-    if (schema == nullptr) return;
-    Json parsed = *schema;
-    if (schema->is_string()) {
-      auto limits = io::JsonLimits::OfRequest();
-      parsed = ParseText(schema->get_ref<const std::string&>(), from.Path(name),
-                         fmt::format("'{}', a JSON schema,", from.Path(name)), &limits);
-    }
-    if (!parsed.is_object()) from.Fail(name, "a JSON schema is expected");
-    SetSchema(from.Path(name), parsed, model, request);
-  };
-  read(fields, "guided_json");
+void ReadStructuredOutputs(Fields& fields, const ServedModel& model, Request* request) {
+  for (const char* name : {"guided_json", "json_schema"}) ReadSchema(fields, name, model, request);
+  ReadForms(fields, "guided_", model, request);
+  ReadGbnf(fields, "grammar", model, request);
   const Json* outputs = fields.Object("structured_outputs");
   if (outputs == nullptr) return;
   Fields inner(*outputs, fields.Path("structured_outputs."));
-  read(inner, "json");
+  ReadSchema(inner, "json", model, request);
   if (inner.Bool("json_object").value_or(false)) {
     SetObject(inner.Path("json_object"), model, request);
   }
-  for (const char* name : {"regex", "choice", "grammar", "structural_tag"}) inner.Refuse(name);
+  ReadForms(inner, "", model, request);
+  inner.Refuse("structural_tag");
   inner.Finish();
 }
 

@@ -18,8 +18,9 @@ void ReadResponseFormat(Fields& fields, const ServedModel& model, Request* reque
 // that the response repeats.
 Json ReadTextFormat(Fields& text, const ServedModel& model, Request* request);
 
-// vLLM's "guided_json" and "structured_outputs": {"json": ...}.
-void ReadGuidedJson(Fields& fields, const ServedModel& model, Request* request);
+// vLLM's "structured_outputs": {"json", "json_object", "regex", "choice" or "grammar"}, their older
+// names "guided_json" and the like, and llama-server's "grammar".
+void ReadStructuredOutputs(Fields& fields, const ServedModel& model, Request* request);
 
 // Calls a function that builds a grammar; its errors are reported for a field.
 template <typename Make>

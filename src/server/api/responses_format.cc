@@ -1,45 +1,37 @@
 #include "server/api/responses_format.h"
 
 #include <ctime>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
-#include "server/api/tool_calls.h"
+#include "server/api/answer_parser.h"
 
 namespace litecache::server {
 namespace {
 
-// Events of a stream are named and numbered. The output is a list of items: messages and function
+// Events of a stream are named and numbered. The output is a list of items: reasoning, messages and
 // calls.
 class ResponsesFormat final : public AnswerFormat {
  public:
   ResponsesFormat(const ServedModel& model, const StreamOptions& stream, Json echo,
                   const ToolUse& tools)
-      : model_(model), stream_(stream), echo_(std::move(echo)) {
-    if (tools.active()) parser_.emplace(tools.Parser());
-    custom_ = tools.custom;
-  }
+      : model_(model),
+        stream_(stream),
+        echo_(std::move(echo)),
+        custom_(tools.custom),
+        parser_(tools.Parser()) {}
 
   void Begin(std::string* out) override {
     Emit("response.created", {{"response", State("in_progress", Json::array(), nullptr)}}, out);
     Emit("response.in_progress", {{"response", State("in_progress", Json::array(), nullptr)}}, out);
-    // With tools, the answer may consist of a call alone.
-    if (!parser_) Open(Item::kMessage, "", out);
+    // Otherwise the answer may begin with thoughts or a call.
+    if (!parser_.splits()) Open(Item::kMessage, "", out);
   }
 
   void Delta(int, const Chunk& chunk, std::string* out) override {
-    const bool last = chunk.finish != FinishReason::kNone;
-    if (last) finish_ = chunk.finish;
-    std::vector<ToolEvent> events;
-    if (parser_) {
-      parser_->Add(chunk.text, &events);
-      if (last) parser_->Finish(&events);
-    } else if (!chunk.text.empty()) {
-      events.push_back({ToolEvent::kText, chunk.text});
-    }
-    for (const ToolEvent& event : events) Take(event, out);
+    if (chunk.finish != FinishReason::kNone) finish_ = chunk.finish;
+    for (const ToolEvent& event : parser_.Take(chunk)) Take(event, out);
   }
 
   void OnProgress(const Progress& progress, std::string* out) override {
@@ -70,18 +62,19 @@ class ResponsesFormat final : public AnswerFormat {
                  {{"input_tokens", usage.prompt_tokens},
                   {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
                   {"output_tokens", usage.generated_tokens},
-                  {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                  {"output_tokens_details", {{"reasoning_tokens", parser_.reasoning_tokens()}}},
                   {"total_tokens", usage.prompt_tokens + usage.generated_tokens}});
   }
 
  private:
   struct Item {
     // kCustom: a call of a tool that takes a text; the model writes it as the argument "input".
-    enum Kind { kMessage, kCall, kCustom } kind = kMessage;
+    enum Kind { kMessage, kReasoning, kCall, kCustom } kind = kMessage;
     std::string id;
     std::string call_id;
     std::string name;
-    std::string text;  // text of the message, or arguments of the call
+    std::string text;  // of the message or the thoughts, or arguments of the call
+    bool call() const { return kind == kCall || kind == kCustom; }
   };
 
   bool complete() const { return finish_ != FinishReason::kLength; }
@@ -91,16 +84,20 @@ class ResponsesFormat final : public AnswerFormat {
       Close(out);
       return Open(custom_.contains(event.text) ? Item::kCustom : Item::kCall, event.text, out);
     }
-    if (event.kind == ToolEvent::kText &&
-        (items_.empty() || items_.back().kind != Item::kMessage)) {
-      Close(out);
-      Open(Item::kMessage, "", out);
+    if (event.kind != ToolEvent::kArguments) {
+      const auto kind = event.kind == ToolEvent::kText ? Item::kMessage : Item::kReasoning;
+      if (items_.empty() || items_.back().kind != kind) {
+        Close(out);
+        Open(kind, "", out);
+      }
     }
     Item& item = items_.back();
     item.text += event.text;
     if (!stream_.stream) return;
     if (item.kind == Item::kCall) {
       Emit("response.function_call_arguments.delta", Place({{"delta", event.text}}), out);
+    } else if (item.kind == Item::kReasoning) {
+      Emit("response.reasoning_text.delta", PlacePart({{"delta", event.text}}), out);
     } else if (item.kind == Item::kMessage) {
       Emit("response.output_text.delta",
            PlacePart({{"delta", event.text}, {"logprobs", Json::array()}}), out);
@@ -108,15 +105,16 @@ class ResponsesFormat final : public AnswerFormat {
   }
 
   void Open(Item::Kind kind, const std::string& name, std::string* out) {
-    const bool call = kind != Item::kMessage;
-    const char* prefix = kind == Item::kCustom ? "ctc_" : call ? "fc_" : "msg_";
-    items_.push_back({kind, NewId(prefix), call ? NewId("call_") : "", name, ""});
+    const char* const prefixes[] = {"msg_", "rs_", "fc_", "ctc_"};
+    items_.push_back({kind, NewId(prefixes[kind]), "", name, ""});
+    const bool call = items_.back().call();
+    if (call) items_.back().call_id = NewId("call_");
     if (!stream_.stream) return;
     Json item = ItemJson(items_.back(), "in_progress");
     if (!call) item["content"] = Json::array();
     Emit("response.output_item.added",
          {{"output_index", items_.size() - 1}, {"item", std::move(item)}}, out);
-    if (!call) Emit("response.content_part.added", PlacePart({{"part", Part("")}}), out);
+    if (!call) Emit("response.content_part.added", PlacePart({{"part", Part(kind, "")}}), out);
   }
 
   // Closes the last item, if there is one.
@@ -131,9 +129,13 @@ class ResponsesFormat final : public AnswerFormat {
       Emit("response.function_call_arguments.done",
            Place({{"name", item.name}, {"arguments", item.text}}), out);
     } else {
-      Emit("response.output_text.done",
-           PlacePart({{"text", item.text}, {"logprobs", Json::array()}}), out);
-      Emit("response.content_part.done", PlacePart({{"part", Part(item.text)}}), out);
+      if (item.kind == Item::kReasoning) {
+        Emit("response.reasoning_text.done", PlacePart({{"text", item.text}}), out);
+      } else {
+        Emit("response.output_text.done",
+             PlacePart({{"text", item.text}, {"logprobs", Json::array()}}), out);
+      }
+      Emit("response.content_part.done", PlacePart({{"part", Part(item.kind, item.text)}}), out);
     }
     Emit("response.output_item.done",
          {{"output_index", items_.size() - 1},
@@ -141,7 +143,8 @@ class ResponsesFormat final : public AnswerFormat {
          out);
   }
 
-  static Json Part(const std::string& text) {
+  static Json Part(Item::Kind kind, const std::string& text) {
+    if (kind == Item::kReasoning) return {{"type", "reasoning_text"}, {"text", text}};
     return {{"type", "output_text"},
             {"text", text},
             {"annotations", Json::array()},
@@ -171,11 +174,19 @@ class ResponsesFormat final : public AnswerFormat {
       return {{"id", item.id},           {"type", "function_call"}, {"status", status},
               {"call_id", item.call_id}, {"name", item.name},       {"arguments", item.text}};
     }
+    Json content = Json::array({Part(item.kind, item.text)});
+    if (item.kind == Item::kReasoning) {
+      return {{"id", item.id},
+              {"type", "reasoning"},
+              {"status", status},
+              {"summary", Json::array()},
+              {"content", std::move(content)}};
+    }
     return {{"id", item.id},
             {"type", "message"},
             {"status", status},
             {"role", "assistant"},
-            {"content", Json::array({Part(item.text)})}};
+            {"content", std::move(content)}};
   }
 
   // Adds the position of the last item.
@@ -224,8 +235,8 @@ class ResponsesFormat final : public AnswerFormat {
   const std::string id_ = NewId("resp_");
   const std::time_t created_ = std::time(nullptr);
   int64_t sequence_ = 0;
-  std::set<std::string> custom_;          // tools that take a text
-  std::optional<ToolCallParser> parser_;  // where there are tools
+  const std::set<std::string> custom_;  // tools that take a text
+  AnswerParser parser_;
   std::vector<Item> items_;
   FinishReason finish_ = FinishReason::kNone;
 };

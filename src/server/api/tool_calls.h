@@ -31,8 +31,9 @@ std::string AfterArguments(ToolFormat format);
 const std::string* CallSeparator(ToolFormat format);
 
 struct ToolEvent {
-  enum Kind { kText, kBegin, kArguments } kind = kText;
-  std::string text;  // of the answer; the function's name; a piece of the arguments
+  enum Kind { kText, kBegin, kArguments, kReasoning } kind = kText;
+  std::string
+      text;  // of the answer; the function's name; a piece of the arguments; of the thoughts
 };
 
 // Splits text that arrives in pieces into plain text and calls. Text is emitted as soon as it

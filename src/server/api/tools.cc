@@ -118,8 +118,10 @@ std::set<std::string> ToolUse::Names() const {
   return names;
 }
 
-ToolCallParser ToolUse::Parser() const {
-  return {format, Names(), parallel ? std::numeric_limits<int>::max() : 1};
+AnswerParser ToolUse::Parser() const {
+  if (!active()) return {thinking, std::nullopt};
+  return {thinking,
+          ToolCallParser(format, Names(), parallel ? std::numeric_limits<int>::max() : 1)};
 }
 
 ToolUse ReadTools(Fields& fields, bool flat) {

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "server/api/answer_parser.h"
 #include "server/api/chat_prompt.h"
 #include "server/api/fields.h"
 #include "server/api/model.h"
-#include "server/api/tool_calls.h"
 
 namespace litecache::server {
 
@@ -21,11 +21,12 @@ struct ToolUse {
   bool parallel = true;
   Json choice_field = "none";  // as sent in the request
   ToolFormat format = ToolFormat::kNone;
+  Thinking thinking = Thinking::kNone;  // set once the prompt is encoded
 
   // Whether answers are searched for calls.
   bool active() const { return choice != kNone && !tools.empty(); }
   std::set<std::string> Names() const;
-  ToolCallParser Parser() const;
+  AnswerParser Parser() const;
 };
 
 // Reads tools, tool_choice, parallel_tool_calls. `flat`: the function's fields are next to "type",

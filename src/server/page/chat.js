@@ -37,6 +37,14 @@ function keepEnd(change) {
   if (atEnd) log.scrollTop = log.scrollHeight;
 }
 
+function folded(title, text) {
+  const box = element('details');
+  const body = element('div', 'text');
+  body.append(text);
+  box.append(element('summary', '', title), body);
+  return box;
+}
+
 function addMessage(role, name, text) {
   $('empty').hidden = true;
   const box = element('article', role);
@@ -103,6 +111,7 @@ function summary(usage, times, finish) {
 async function read(chat, answer, signal) {
   const times = {sent: performance.now(), first: 0, last: 0};
   const text = document.createTextNode('');
+  const thoughts = document.createTextNode('');
   const progress = element('progress');
   progress.setAttribute('aria-label', 'Prompt');
   answer.body.append(text);
@@ -124,13 +133,18 @@ async function read(chat, answer, signal) {
       if (!choice) continue;
       finish = choice.finish_reason ?? finish;
       const piece = chat ? choice.delta?.content : choice.text;
-      if (!piece) continue;
+      const thought = choice.delta?.reasoning_content;
+      if (!piece && !thought) continue;
       times.last = performance.now();
       if (!times.first) {
         times.first = times.last;
         answer.note.textContent = '';
       }
-      keepEnd(() => text.appendData(piece));
+      keepEnd(() => {
+        if (thought) thoughts.appendData(thought);
+        if (thought && !thoughts.isConnected) answer.body.before(folded('Thoughts', thoughts));
+        if (piece) text.appendData(piece);
+      });
     }
   } catch (error) {
     if (error.name !== 'AbortError') {

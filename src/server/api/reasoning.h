@@ -1,0 +1,59 @@
+// What a model thinks before it answers: <think>...</think> in its text.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/api/chat_prompt.h"
+#include "server/api/tool_calls.h"
+#include "tokenizer/tokenizer.h"
+
+namespace litecache::server {
+
+inline constexpr std::string_view kThinkTag = "<think>";
+inline constexpr std::string_view kThinkEndTag = "</think>";
+
+// How an answer begins.
+enum class Thinking {
+  kNone,   // with the answer: the template knows no thoughts, or its prompt has ended them
+  kMaybe,  // with <think> where the model thinks
+  kOpen,   // with thoughts: the prompt has ended with <think>
+};
+
+// By the template's text and the prompt made with it.
+Thinking DetectThinking(std::string_view chat_template, std::span<const int32_t> prompt,
+                        const tokenizer::Tokenizer& tokenizer);
+
+// The same for an encoded prompt of a chat. The request's constraint holds behind the thoughts
+// then.
+Thinking ApplyThinking(const ServedModel& model, const ChatPromptFields& prompt, Request* request);
+
+// Splits text that arrives in pieces into thoughts and answer, both without the white space around
+// them that the tags leave. Text comes out as soon as it cannot be the beginning of a tag.
+class ThoughtSplitter {
+ public:
+  explicit ThoughtSplitter(Thinking thinking)
+      : state_(thinking == Thinking::kNone    ? kAnswer
+               : thinking == Thinking::kMaybe ? kBegin
+                                              : kThoughts) {}
+
+  // Appends kReasoning and kText events.
+  void Add(std::string_view piece, std::vector<ToolEvent>* events);
+  // The answer has ended.
+  void Finish(std::vector<ToolEvent>* events);
+  bool enabled() const { return state_ != kAnswer; }
+  // What comes next belongs to the thoughts, as far as is known.
+  bool thinks() const { return state_ == kThoughts; }
+
+ private:
+  bool Advance(bool last, std::vector<ToolEvent>* events);
+
+  enum { kBegin, kThoughts, kBehind, kAnswer } state_;
+  bool said_ = false;    // some of the thoughts
+  std::string pending_;  // not given out
+};
+
+}  // namespace litecache::server
