@@ -140,9 +140,10 @@ def main():
             ours = evaluate(directory, "local-completions", {
                 "model": options.model.resolve().name, "tokenizer": str(options.model.resolve()),
                 "tokenizer_backend": "huggingface", "base_url": found.group(1) + "/v1/completions",
-                "batch_size": 4})
+                "add_bos_token": True, "batch_size": 4})
             theirs = evaluate(directory, "hf", {
-                "pretrained": str(options.model.resolve()), "dtype": "float32", "batch_size": 4})
+                "pretrained": str(options.model.resolve()), "dtype": "float32", "add_bos_token": True,
+                "batch_size": 4})
     finally:
         server.terminate()
         server.wait()
