@@ -118,6 +118,8 @@ const std::vector<Service::Route>& Service::Routes() {
       {"GET", "/v1/models", &Service::Models},
       {"POST", "/v1/chat/completions", &Service::Chat},
       {"POST", "/v1/completions", &Service::Completion},
+      {"POST", "/infill", &Service::Infill},
+      {"POST", "/v1/embeddings", &Service::Embeddings},
       {"POST", "/v1/responses", &Service::Responses},
       {"POST", "/v1/messages", &Service::Messages},
       {"POST", "/v1/messages/count_tokens", &Service::CountTokens},
@@ -227,7 +229,7 @@ void Service::Dispatch(const std::shared_ptr<Exchange>& exchange) {
   }
   const bool one_model = path.starts_with(kModelPrefix);
   if (one_model) allowed = "GET";
-  if (allowed.empty()) throw StatusError(404, fmt::format("there is no {}", request.path));
+  if (allowed.empty()) throw StatusError(404, fmt::format("there is no endpoint {}", request.path));
   if (route == nullptr && !(one_model && method == "GET")) {
     exchange->AddHeader("Allow", allowed);
     throw StatusError(405,
@@ -414,6 +416,13 @@ void Service::Chat(const std::shared_ptr<Exchange>& exchange) { Generate(exchang
 
 void Service::Completion(const std::shared_ptr<Exchange>& exchange) {
   Generate(exchange, ReadCompletion);
+}
+
+void Service::Infill(const std::shared_ptr<Exchange>& exchange) { Generate(exchange, ReadInfill); }
+
+void Service::Embeddings(const std::shared_ptr<Exchange>&) {
+  // Not 501, which clients take for a failure and try again.
+  throw StatusError(404, "this server generates text; it does not compute embeddings");
 }
 
 void Service::Responses(const std::shared_ptr<Exchange>& exchange) {

@@ -126,6 +126,8 @@ class Service {
   void Detokenize(const std::shared_ptr<Exchange>& exchange);
   void Chat(const std::shared_ptr<Exchange>& exchange);
   void Completion(const std::shared_ptr<Exchange>& exchange);
+  void Infill(const std::shared_ptr<Exchange>& exchange);
+  void Embeddings(const std::shared_ptr<Exchange>& exchange);
   void Responses(const std::shared_ptr<Exchange>& exchange);
   void Messages(const std::shared_ptr<Exchange>& exchange);
   void CountTokens(const std::shared_ptr<Exchange>& exchange);

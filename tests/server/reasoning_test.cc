@@ -5,8 +5,11 @@
 #include <iterator>
 
 #include "server/api/answer_parser.h"
+#include "server/api/anthropic_format.h"
+#include "server/api/responses_format.h"
 #include "server/test_server.h"
 #include "source_directory.h"
+#include "temporary_directory.h"
 #include "test_seed.h"
 
 namespace litecache::testing {
@@ -90,6 +93,116 @@ TEST(Reasoning, ThePromptTellsHowAnAnswerBegins) {
   EXPECT_EQ(detect(knows, "Hi<think>\n\n</think>\n\n"), Thinking::kNone);
 }
 
+// Thoughts, text and a call, as the format of an API writes them.
+class Formats : public ::testing::Test {
+ protected:
+  Formats() {
+    model_.names = {"tiny"};
+    stream_.stream = true;
+    tools_.tools = Json::parse(R"([{"type": "function", "function": {"name": "f"}}])");
+    tools_.choice = server::ToolUse::kAuto;
+    tools_.format = ToolFormat::kHermes;
+    tools_.thinking = Thinking::kMaybe;
+  }
+
+  static constexpr std::string_view kAnswer =
+      "<think>\nhm, so\n</think>\n\nYes.\n<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": "
+      "1}}</tool_call>";
+
+  // Gives the format the first `size` bytes of the answer, one by one.
+  std::vector<Json> Write(server::AnswerFormat& format, size_t size, FinishReason finish) {
+    std::string out;
+    format.Begin(&out);
+    for (size_t i = 0; i < size; ++i) {
+      Chunk chunk;
+      chunk.text = kAnswer[i];
+      chunk.tokens = {0};
+      if (i + 1 == size) chunk.finish = finish;
+      format.Delta(0, chunk, &out);
+    }
+    format.End({.prompt_tokens = 5, .generated_tokens = static_cast<int64_t>(size)}, &out);
+    std::vector<Json> events;
+    for (const std::string& event : Events(out)) events.push_back(Json::parse(event));
+    return events;
+  }
+
+  server::ServedModel model_;
+  server::StreamOptions stream_;
+  server::ToolUse tools_;
+};
+
+TEST_F(Formats, ResponsesHaveReasoningItems) {
+  const auto format = server::ResponsesAnswer(model_, stream_, Json::object(), tools_);
+  const auto events = Write(*format, kAnswer.size(), FinishReason::kStop);
+  std::string thoughts;
+  std::vector<std::string> items, parts;
+  for (const Json& event : events) {
+    if (event["type"] == "response.reasoning_text.delta") {
+      EXPECT_EQ(event["output_index"], 0);
+      thoughts += event["delta"].get<std::string>();
+    }
+    if (event["type"] == "response.reasoning_text.done") {
+      EXPECT_EQ(event["text"], "hm, so");
+    }
+    if (event["type"] == "response.output_item.added") items.push_back(event["item"]["type"]);
+    if (event["type"] == "response.content_part.done") parts.push_back(event["part"]["type"]);
+  }
+  EXPECT_EQ(thoughts, "hm, so");
+  EXPECT_THAT(items, ::testing::ElementsAre("reasoning", "message", "function_call"));
+  EXPECT_THAT(parts, ::testing::ElementsAre("reasoning_text", "output_text"));
+  const Json& response = events.back()["response"];
+  EXPECT_EQ(response["status"], "completed");
+  const Json& item = response["output"][0];
+  EXPECT_EQ(item["content"], Json::parse(R"([{"type": "reasoning_text", "text": "hm, so"}])"));
+  EXPECT_EQ(item["summary"], Json::array());
+  EXPECT_EQ(response["output"][1]["content"][0]["text"], "Yes.");
+  EXPECT_EQ(response["output"][2]["arguments"], R"({"a": 1})");
+  // "<think>" itself does not count, as it is read before it is known.
+  EXPECT_EQ(response["usage"]["output_tokens_details"]["reasoning_tokens"],
+            kAnswer.find("\n\nYes") - kAnswer.find("\nhm"));
+}
+
+TEST_F(Formats, MessagesHaveThinkingBlocks) {
+  const auto format = server::AnthropicAnswer(model_, stream_, tools_, 5, {});
+  const auto events = Write(*format, kAnswer.size(), FinishReason::kStop);
+  std::string thoughts;
+  Json blocks = Json::array();
+  for (const Json& event : events) {
+    if (event["type"] == "content_block_start") blocks.push_back(event["content_block"]);
+    if (event["type"] == "content_block_delta" && event["delta"]["type"] == "thinking_delta") {
+      EXPECT_EQ(event["index"], 0);
+      thoughts += event["delta"]["thinking"].get<std::string>();
+    }
+  }
+  EXPECT_EQ(thoughts, "hm, so");
+  ASSERT_EQ(blocks.size(), 3u);
+  EXPECT_EQ(blocks[0], Json::parse(R"({"type": "thinking", "thinking": "", "signature": ""})"));
+  EXPECT_EQ(blocks[1]["type"], "text");
+  EXPECT_EQ(blocks[2]["type"], "tool_use");
+  const Json whole = format->Whole({});
+  EXPECT_EQ(whole["content"][0]["thinking"], "hm, so");
+  EXPECT_EQ(whole["content"][1]["text"], "Yes.");
+  EXPECT_EQ(whole["content"][2]["input"], Json({{"a", 1}}));
+  EXPECT_EQ(whole["stop_reason"], "tool_use");
+}
+
+TEST_F(Formats, ThoughtsThatAreCutOffAreTheWholeAnswer) {
+  const size_t size = kAnswer.find(", so");
+  const Json response = Write(*server::ResponsesAnswer(model_, stream_, Json::object(), tools_),
+                              size, FinishReason::kLength)
+                            .back()["response"];
+  ASSERT_EQ(response["output"].size(), 1u);
+  EXPECT_EQ(response["output"][0]["type"], "reasoning");
+  EXPECT_EQ(response["output"][0]["status"], "incomplete");
+  EXPECT_EQ(response["output"][0]["content"][0]["text"], "hm");
+  const auto format = server::AnthropicAnswer(model_, stream_, tools_, 5, {});
+  Write(*format, size, FinishReason::kLength);
+  const Json message = format->Whole({});
+  ASSERT_EQ(message["content"].size(), 1u);
+  EXPECT_EQ(message["content"][0]["thinking"], "hm");
+  EXPECT_EQ(message["stop_reason"], "max_tokens");
+}
+
 // The model knows nothing of tags: its letters are pushed towards them, in the order that words it
 // must not say leave.
 class Thinks : public ::testing::Test {
@@ -97,6 +210,9 @@ class Thinks : public ::testing::Test {
   static void SetUpTestSuite() {
     TestServer::Options options;
     options.limits.trust_chat_template = true;
+    const TemporaryDirectory directory;
+    options.chat_template =
+        directory.Write("template.jinja", "{{ messages[0].content }}<|assistant|><think>\n");
     server_ = new TestServer(options);
   }
   static void TearDownTestSuite() {
@@ -116,12 +232,9 @@ class Thinks : public ::testing::Test {
         if (j != (i + 1) % parts.size()) banned.push_back(parts[i] + parts[j]);
       }
     }
-    Json body =
-        ChatBody("hi", {{"chat_template", "{{ messages[0].content }}<|assistant|><think>\n"},
-                        {"logit_bias", bias},
-                        {"bad_words", banned},
-                        {"temperature", 0},
-                        {"max_tokens", 40}});
+    Json body = ChatBody(
+        "hi",
+        {{"logit_bias", bias}, {"bad_words", banned}, {"temperature", 0}, {"max_tokens", 40}});
     body.update(more);
     return body;
   }
@@ -155,6 +268,21 @@ TEST_F(Thinks, AFormatBeginsBehindTheThoughts) {
   EXPECT_EQ(Json(content), message["content"]);
   EXPECT_EQ(Json(thoughts), message.value("reasoning_content", Json("")));
   EXPECT_EQ(logprobs, answer["choices"][0]["logprobs"]["content"].size());
+  // The same model says the same to a request of another API.
+  Json same = body;
+  for (const char* name : {"messages", "max_tokens", "logprobs"}) same.erase(name);
+  same.update({{"input", "hi"}, {"max_output_tokens", 40}});
+  const Json response = server().Ask("/v1/responses", same);
+  EXPECT_EQ(response["output"].back()["content"][0]["text"], message["content"]);
+  EXPECT_EQ(response["usage"]["output_tokens_details"]["reasoning_tokens"], reasoning);
+}
+
+TEST_F(Thinks, MessagesBeginWithThoughts) {
+  const Json body = ChatBody("hi", {{"max_tokens", 5}, {"temperature", 0}});
+  const Json answer = server().Ask("/v1/messages", body);
+  const Json chat = server().Ask("/v1/chat/completions", body);
+  EXPECT_EQ(answer["content"][0]["type"], "thinking");
+  EXPECT_EQ(answer["content"][0]["thinking"], chat["choices"][0]["message"]["reasoning_content"]);
 }
 
 TEST_F(Thinks, ACallComesBehindTheThoughts) {

@@ -30,8 +30,10 @@ size_t Threads() {
 TestServer::TestServer(const Options& options)
     : server_((InitLogging("off"), std::make_unique<server::Server>(options.server))) {
   if (!options.load) return;
-  auto engine =
-      Engine::Load((options.endless ? EndlessModel() : SharedModel()).path(), options.engine);
+  const std::string model = options.model.empty()
+                                ? (options.endless ? EndlessModel() : SharedModel()).path()
+                                : options.model;
+  auto engine = Engine::Load(model, options.engine);
   engine_ = engine.get();
   server_->SetModel(server::MakeServedModel(std::move(engine), {"tiny", "alias"},
                                             options.chat_template, options.limits));

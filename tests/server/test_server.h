@@ -32,6 +32,7 @@ class TestServer {
     server::RequestLimits limits;
     EngineOptions engine;
     bool endless = false;       // a model with a context longer than any test
+    std::string model;          // a directory; "": the shared one
     std::string chat_template;  // a file; "": the model's own
     bool load = true;           // false: the model is not loaded so far
     Options() {

@@ -58,6 +58,7 @@ struct GenerationJob {
 // throw.
 GenerationJob ReadChat(const Json& body, const ServedModel& model);
 GenerationJob ReadCompletion(const Json& body, const ServedModel& model);
+GenerationJob ReadInfill(const Json& body, const ServedModel& model);
 GenerationJob ReadResponses(const Json& body, const ServedModel& model);
 GenerationJob ReadAnthropic(const Json& body, const ServedModel& model);
 // /v1/messages/count_tokens.

@@ -8,7 +8,8 @@
 namespace litecache::server {
 namespace {
 
-constexpr std::string_view kTextOnly = "this server takes text, tool_use, tool_result and thinking";
+constexpr std::string_view kTextOnly =
+    "blocks of type text, tool_use, tool_result and thinking are supported";
 
 // What the blocks of one message say.
 struct Blocks {
@@ -83,7 +84,9 @@ void ReadTurn(Fields& turn, Json* messages) {
   }
   const bool assistant = role == "assistant";
   if (assistant ? !blocks.results.empty() : !blocks.calls.empty() || !blocks.reasoning.empty()) {
-    turn.Fail("content", "tool_result is the user's, tool_use and thinking are the assistant's");
+    turn.Fail(
+        "content",
+        "blocks of type tool_result belong to the user, tool_use and thinking to the assistant");
   }
   for (Json& result : blocks.results) messages->push_back(std::move(result));
   if (!blocks.has_text && !assistant && !blocks.results.empty()) return;
@@ -97,7 +100,7 @@ Json ReadToolList(const Json& tools) {
   Json result = Json::array();
   for (size_t i = 0; i < tools.size(); ++i) {
     Fields tool(tools[i], fmt::format("tools[{}].", i));
-    tool.RefuseUnless("type", {"custom"}, "this server knows tools with an 'input_schema' only");
+    tool.RefuseUnless("type", {"custom"}, "only tools with an 'input_schema' are supported");
     tool.Ignore({"cache_control", "strict", "eager_input_streaming"});
     Json function = {{"name", Required(tool, "name")}};
     if (const auto text = tool.String("description")) function["description"] = *text;
@@ -134,7 +137,7 @@ void ReadOutputFields(Fields& fields, Json* chat) {
     // Whether a template can turn it off or on, and by this name, is the model's.
     (*chat)["chat_template_kwargs"] = {
         {"enable_thinking", Required(thinking, "type") != "disabled"}};
-    thinking.IgnoreUnless("budget_tokens", {}, "the model thinks for as long as it does");
+    thinking.IgnoreUnless("budget_tokens", {}, "the length of the model's thoughts is not limited");
     thinking.Ignore({"display"});
     thinking.Finish();
   }
@@ -164,7 +167,7 @@ Json ToChat(const Json& body) {
   }
   if (const Json* stops = fields.Array("stop_sequences")) chat["stop"] = *stops;
   fields.Ignore({"metadata", "cache_control"});
-  fields.IgnoreUnless("service_tier", {"auto", "standard_only"}, "there is one tier");
+  fields.IgnoreUnless("service_tier", {"auto", "standard_only"}, "the server has only one tier");
   for (const char* name : {"container", "mcp_servers"}) fields.Refuse(name);
   ReadOutputFields(fields, &chat);
   if (const Json* tools = fields.Array("tools")) chat["tools"] = ReadToolList(*tools);

@@ -135,13 +135,13 @@ int ReadLogprobs(Fields& fields) {
   const bool logprobs = fields.Bool("logprobs").value_or(false);
   const auto top = fields.Int("top_logprobs", 0, 20);
   if (top && *top > 0 && !logprobs) {
-    fields.Fail("top_logprobs", "it needs 'logprobs': true");
+    fields.Fail("top_logprobs", "it requires 'logprobs': true");
   }
   return logprobs ? static_cast<int>(top.value_or(0)) : -1;
 }
 
 void RefuseUnsupportedChat(Fields& fields) {
-  fields.RefuseUnless("modalities", {Json::array({"text"})}, "this server answers with text");
+  fields.RefuseUnless("modalities", {Json::array({"text"})}, "this server generates only text");
   fields.IgnoreUnless("store", {false}, "answers are not stored");
   fields.RefuseUnless("echo", {false});
   fields.RefuseUnless("add_special_tokens", {false}, "the chat template adds them");

@@ -33,7 +33,8 @@ ChatPromptFields ReadChatPrompt(Fields& fields, const ServedModel& model) {
   if (const auto source = fields.String("chat_template")) {
     if (!model.limits.trust_chat_template) {
       fields.Fail("chat_template",
-                  "this server does not take templates from requests (--trust-chat-template)");
+                  "this server does not accept templates from requests (start it with "
+                  "--trust-chat-template)");
     }
     try {
       prompt.chat_template.emplace(*source);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/api/choices_format.h"
+#include "server/api/infill.h"
 #include "server/api/logprobs.h"
 #include "server/api/response_format.h"
 
@@ -145,22 +146,38 @@ GenerationJob ReadCompletion(const Json& body, const ServedModel& model) {
   const int64_t most_tokens = ReadTruncation(fields, model, max_tokens);
   const bool echo = fields.Bool("echo").value_or(false);
   if (echo) request.prompt_logprobs = std::max(request.prompt_logprobs, request.logprobs);
-  fields.RefuseUnless("best_of", {1, request.n}, "only 'n' answers are made");
-  fields.RefuseUnless("suffix", {""});
+  fields.RefuseUnless("best_of", {1, request.n},
+                      "it must be equal to 'n': all answers that are generated are returned");
   ReadResponseFormat(fields, model, &request);
   const bool add_special_tokens = fields.Bool("add_special_tokens").value_or(true);
-  auto prompts = ReadPrompts(fields, model, add_special_tokens);
+  const std::string suffix = fields.String("suffix").value_or("");
+  std::vector<std::vector<int32_t>> prompts;
+  if (suffix.empty()) {
+    prompts = ReadPrompts(fields, model, add_special_tokens);
+  } else {
+    if (echo || most_tokens > 0 || !add_special_tokens) {
+      fields.Fail("suffix",
+                  "it cannot be combined with 'echo', 'truncate_prompt_tokens' or "
+                  "'add_special_tokens': false");
+    }
+    const auto before = fields.String("prompt").value_or("");
+    SetInfillPrompt({.files = {}, .before = before, .after = suffix, .begun = {}}, "suffix", model,
+                    &request);
+    prompts.push_back(std::move(request.prompt));
+  }
   fields.Finish();
   const auto choices = static_cast<int64_t>(prompts.size()) * request.n;
   if (choices > model.limits.max_samples) {
-    throw BadRequest("prompt", "{} prompts with {} answers each are more than {} answers",
-                     prompts.size(), request.n, model.limits.max_samples);
+    throw BadRequest(
+        "prompt",
+        "{} prompts with {} answers each exceed this server's limit of {} answers per request",
+        prompts.size(), request.n, model.limits.max_samples);
   }
   std::vector<std::string> echoes;
   for (auto& prompt : prompts) {
     Truncate(most_tokens, &prompt);
     CheckPromptSize(prompt.size(), model);
-    if (prompt.empty()) fields.Fail("prompt", "it has no tokens");
+    if (prompt.empty()) fields.Fail("prompt", "it is empty: send at least one token");
     if (echo) echoes.push_back(model.tokenizer().Decode(prompt, request.skip_special_tokens));
     job.requests.push_back(request);
     job.requests.back().prompt = std::move(prompt);

@@ -1,7 +1,7 @@
 #include "server/api/error.h"
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <string_view>
 
 #include "base/error.h"
@@ -17,12 +17,12 @@ Json OrNull(const std::string& text) { return text.empty() ? Json() : Json(text)
 
 // The engine's messages about a field begin with its name.
 std::string FieldOf(std::string_view message) {
-  static constexpr std::array<std::string_view, 12> kFields = {
+  static constexpr std::string_view kFields[] = {
       "temperature",      "top_k",      "top_p",          "min_p",      "repetition_penalty",
       "presence_penalty", "logit_bias", "stop_token_ids", "max_tokens", "frequency_penalty",
-      "logprobs",         "n"};
+      "logprobs",         "min_tokens", "bad_words",      "n",          "prompt_logprobs"};
   const std::string_view word = message.substr(0, message.find_first_of(" :"));
-  const bool known = std::find(kFields.begin(), kFields.end(), word) != kFields.end();
+  const bool known = std::find(std::begin(kFields), std::end(kFields), word) != std::end(kFields);
   return known ? std::string(word) : "";
 }
 

@@ -108,7 +108,8 @@ std::optional<std::vector<int32_t>> Fields::Ids(std::string_view name) {
   ids.reserve(value->size());
   for (const Json& id : *value) {
     if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<int32_t>::max()) {
-      throw BadRequest(Path(name), "'{}' holds {}, which is no token id", Path(name), Excerpt(id));
+      throw BadRequest(Path(name), "'{}' contains {}, which is not a token id", Path(name),
+                       Excerpt(id));
     }
     ids.push_back(id.get<int32_t>());
   }
@@ -154,11 +155,13 @@ void Fields::Finish() const {
   for (const auto& [name, value] : object_.items()) {
     if (known_.contains(name) || value.is_null()) continue;
     if (!strict_fields) {
-      LogIgnored(Path(name), "this server does not know it");
+      LogIgnored(Path(name), "the server does not know this field");
       continue;
     }
-    throw ApiError(400, "invalid_request_error", "unknown_parameter", Path(name),
-                   fmt::format("the field '{}' is not supported by this server", Path(name)));
+    throw ApiError(
+        400, "invalid_request_error", "unknown_parameter", Path(name),
+        fmt::format("the server does not know the field '{}', and was started with --strict-fields",
+                    Path(name)));
   }
 }
 

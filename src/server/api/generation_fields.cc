@@ -22,11 +22,11 @@ void ReadLogitBias(Fields& fields, SamplingParams* params) {
     int32_t token = 0;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
     if (error != std::errc() || end != key.data() + key.size() || token < 0) {
-      throw BadRequest("logit_bias", "'logit_bias': '{}' is no token id", key);
+      throw BadRequest("logit_bias", "'logit_bias': '{}' is not a token id", key);
     }
     if (!value.is_number()) {
-      throw BadRequest("logit_bias", "'logit_bias': {} of token {} is no number", Excerpt(value),
-                       token);
+      throw BadRequest("logit_bias", "'logit_bias': {}, the bias of token {}, is not a number",
+                       Excerpt(value), token);
     }
     params->logit_bias.emplace_back(token, value.get<float>());
   }
@@ -38,7 +38,7 @@ std::vector<std::string> ReadStops(Fields& fields) {
   if (stop->is_string()) return {stop->get<std::string>()};
   if (!stop->is_array()) fields.Fail("stop", "a string or an array of strings is expected");
   if (stop->size() > kMaxStops) {
-    fields.Fail("stop", fmt::format("more than {} strings", kMaxStops));
+    fields.Fail("stop", fmt::format("at most {} strings are allowed", kMaxStops));
   }
   std::vector<std::string> stops;
   for (const Json& text : *stop) {
@@ -56,7 +56,7 @@ void RefuseOtherSamplers(Fields& fields) {
   fields.RefuseUnless("n_probs", {0}, "send 'logprobs'");
   fields.RefuseUnless("return_tokens", {false}, "send 'return_token_ids'");
   fields.RefuseUnless("lora", {Json::array()});
-  fields.RefuseUnless("image_data", {Json::array()}, "this server takes text only");
+  fields.RefuseUnless("image_data", {Json::array()}, "this server accepts only text");
   for (const char* name :
        {"mirostat", "mirostat_mode", "dynatemp_range", "dry_multiplier", "xtc_probability",
         "no_repeat_ngram_size", "penalty_alpha", "top_a", "smoothing_factor", "epsilon_cutoff",
@@ -83,19 +83,23 @@ std::vector<std::vector<int32_t>> ReadBadWords(Fields& fields, const ServedModel
   const Json* words = fields.Array("bad_words");
   if (words == nullptr) return result;
   if (words->size() > kMaxBadWords) {
-    fields.Fail("bad_words", fmt::format("more than {} words", kMaxBadWords));
+    fields.Fail("bad_words", fmt::format("at most {} words are allowed", kMaxBadWords));
   }
   for (const Json& word : *words) {
     if (!word.is_string()) fields.Fail("bad_words", "an array of strings is expected");
     const auto& text = word.get_ref<const std::string&>();
     const size_t begin = text.find_first_not_of(' ');
-    if (begin == std::string::npos) fields.Fail("bad_words", "a word is empty");
-    const auto encode = [&](const std::string& spaced) {
+    if (begin == std::string::npos) {
+      fields.Fail("bad_words", "a word is empty or consists of spaces");
+    }
+    const auto encode = [&](std::string_view written) {
       return model.tokenizer().Encode(
-          spaced,
-          {.add_special_tokens = false, .max_tokens = MostPromptTokens(spaced.size(), model)});
+          written,
+          {.add_special_tokens = false, .max_tokens = MostPromptTokens(written.size(), model)});
     };
-    auto plain = encode(text.substr(begin)), spaced = encode(" " + text.substr(begin));
+    std::string with_space = " ";
+    with_space.append(text, begin);
+    auto plain = encode(std::string_view(with_space).substr(1)), spaced = encode(with_space);
     const bool other = spaced.size() == plain.size() && spaced.front() != plain.front();
     result.push_back(std::move(plain));
     if (other) result.push_back(std::move(spaced));
@@ -108,8 +112,8 @@ void RefuseUnsupported(Fields& fields) {
   fields.RefuseUnless("spaces_between_special_tokens", {true});
   fields.RefuseUnless("use_beam_search", {false});
   fields.RefuseUnless("length_penalty", {1.0});
-  fields.IgnoreUnless("priority", {0}, "requests are served in order of arrival");
-  fields.IgnoreUnless("service_tier", {"auto", "default"}, "there is one tier");
+  fields.IgnoreUnless("priority", {0}, "requests of one client start in order of arrival");
+  fields.IgnoreUnless("service_tier", {"auto", "default"}, "the server has only one tier");
   for (const char* name :
        {"allowed_token_ids", "kv_transfer_params", "cache_salt", "logits_processors"}) {
     fields.Refuse(name);
@@ -168,7 +172,7 @@ std::optional<int64_t> ReadMaxTokens(Fields& fields, std::string_view name,
   const auto value = fields.Int(name, least, std::numeric_limits<int64_t>::max());
   const int64_t limit = model.limits.max_tokens;
   if (value && limit > 0 && *value > limit) {
-    fields.Fail(name, fmt::format("this server answers with at most {} tokens", limit));
+    fields.Fail(name, fmt::format("answers of this server have at most {} tokens", limit));
   }
   return value;
 }
@@ -192,7 +196,8 @@ void Truncate(int64_t most, std::vector<int32_t>* prompt) {
 void ReadReportFields(Fields& fields, StreamOptions* options, Request* request) {
   options->token_ids = fields.Bool("return_token_ids").value_or(false);
   if (const auto count = fields.Int("prompt_logprobs", 0, 20)) {
-    if (options->stream) fields.Fail("prompt_logprobs", "there are none in streams");
+    if (options->stream)
+      fields.Fail("prompt_logprobs", "they are not available in streams: leave out 'stream'");
     options->prompt_logprobs = static_cast<int>(*count);
     request->prompt_logprobs = options->prompt_logprobs;
   }
@@ -207,7 +212,8 @@ StreamOptions ReadStreamFields(Fields& fields) {
     IgnoreField("return_progress", "progress is only sent in streams: set 'stream' too");
   }
   if (const Json* object = fields.Object("stream_options")) {
-    if (!options.stream) IgnoreField("stream_options", "it is for streams: set 'stream' too");
+    if (!options.stream)
+      IgnoreField("stream_options", "it only applies to streams: set 'stream' too");
     Fields inner(*object, "stream_options.");
     options.include_usage = inner.Bool("include_usage").value_or(false);
     // Padding that hides token lengths from an observer of encrypted packets.
@@ -223,8 +229,9 @@ void ReadModelField(Fields& fields, const ServedModel& model) {
   if (!name || std::find(model.names.begin(), model.names.end(), *name) != model.names.end()) {
     return;
   }
-  throw ApiError(404, "invalid_request_error", "model_not_found", "model",
-                 fmt::format("the model '{}' is not served here: {} is", *name, Join(model.names)));
+  throw ApiError(
+      404, "invalid_request_error", "model_not_found", "model",
+      fmt::format("this server has no model '{}': it serves {}", *name, Join(model.names)));
 }
 
 }  // namespace litecache::server

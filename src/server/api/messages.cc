@@ -61,7 +61,7 @@ Json ReadMessage(const Json& message, const std::string& where, io::JsonLimits* 
   Json result = {{"role", *role == "developer" ? "system" : *role}};
   const Json* calls = fields.Array("tool_calls");
   if (calls != nullptr && *role != "assistant") {
-    fields.Fail("tool_calls", "only messages of the assistant have tool calls");
+    fields.Fail("tool_calls", "only messages of the assistant can have tool calls");
   }
   if (const Json* content = fields.Find("content")) {
     result["content"] = ReadContent(*content, fields.Path("content"));
@@ -95,7 +95,7 @@ std::string ReadContent(const Json& content, const std::string& where) {
   for (size_t i = 0; i < content.size(); ++i) {
     Fields part(content[i], fmt::format("{}[{}].", where, i));
     part.RefuseUnless("type", {"text", "input_text", "output_text", "reasoning_text"},
-                      "this server takes text only");
+                      "this server accepts only text");
     if (!part.Has("type")) part.Fail("type", "it is missing");
     const auto piece = part.String("text");
     if (!piece) part.Fail("text", "it is missing");

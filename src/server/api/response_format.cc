@@ -10,7 +10,8 @@ namespace {
 template <typename Make>
 void SetForm(const std::string& field, Request* request, const Make& make) {
   if (request->constraint != nullptr) {
-    throw BadRequest(field, "'{}': the format of the answer is set twice", field);
+    throw BadRequest(
+        field, "'{}': the format of the answer is set twice: leave out one of the fields", field);
   }
   request->constraint = MakeGrammar(field, make);
 }
@@ -58,7 +59,7 @@ void ReadForms(Fields& fields, const std::string& prefix, const ServedModel& mod
       if (!text.is_string()) fields.Fail(prefix + "choice", "an array of strings is expected");
       texts.insert(text.get<std::string>());
     }
-    if (texts.empty()) fields.Fail(prefix + "choice", "there is nothing to choose from");
+    if (texts.empty()) fields.Fail(prefix + "choice", "at least one string is expected");
     SetForm(fields.Path(prefix + "choice"), request,
             [&] { return model.grammars->OfChoices(texts); });
   }

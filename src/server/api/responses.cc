@@ -84,7 +84,8 @@ Json ReadInput(Fields& fields, std::optional<std::string> instructions) {
       item.Finish();
       continue;
     }
-    item.RefuseUnless("type", {"message"}, "this server takes messages and calls of functions");
+    item.RefuseUnless("type", {"message"},
+                      "messages, calls of functions, their outputs and reasoning are expected");
     const auto role = item.String("role");
     if (!role) item.Fail("role", "it is missing");
     if (!IsRole(*role) || *role == "tool") {
@@ -113,19 +114,22 @@ Json ReadRest(Fields& fields, const ServedModel& model, Request* request) {
   fields.Refuse("response_format", "send 'text.format'");
   fields.Refuse("messages", "send 'input'");
   fields.IgnoreUnless("store", {false}, "answers are not stored");
-  fields.Refuse("previous_response_id", "answers are not stored: send the whole conversation");
+  fields.Refuse("previous_response_id",
+                "answers are not stored: send the whole conversation as 'input'");
   fields.RefuseUnless("background", {false}, "answers are not stored");
   fields.IgnoreUnless("truncation", {"disabled"}, "a prompt that is too long is refused");
   if (const Json* include = fields.Array("include"); include != nullptr && !include->empty()) {
     if (std::find(include->begin(), include->end(), "message.output_text.logprobs") !=
         include->end()) {
-      fields.Fail("include", "responses have no log-probabilities");
+      fields.Fail("include",
+                  "responses have no log-probabilities: use /v1/chat/completions with 'logprobs'");
     }
-    IgnoreField("include", "what it names does not occur in answers");
+    IgnoreField("include", "answers do not contain what it names");
   }
   fields.RefuseUnless("top_logprobs", {0});
-  fields.IgnoreUnless("max_tool_calls", {}, "the server runs no tools");
-  for (const char* name : {"conversation", "prompt"}) fields.Refuse(name);
+  fields.IgnoreUnless("max_tool_calls", {}, "the server does not run tools");
+  fields.Refuse("conversation", "answers are not stored: send the whole conversation as 'input'");
+  fields.Refuse("prompt", "prompts are not stored: send 'instructions' and 'input'");
   if (const Json* text = fields.Object("text")) {
     Fields inner(*text, "text.");
     text_format = ReadTextFormat(inner, model, request);

@@ -42,7 +42,7 @@ void ReadChoice(Fields& fields, bool flat, ToolUse* use) {
     return;
   }
   if (*choice == "auto") return;
-  if (use->tools.empty()) fields.Fail("tool_choice", "it needs 'tools'");
+  if (use->tools.empty()) fields.Fail("tool_choice", "it requires 'tools'");
   use->choice = ToolUse::kRequired;
   if (*choice == "required") return;
   if (!choice->is_object()) {
@@ -96,7 +96,8 @@ Json ReadCustomTool(Fields& tool) {
   if (object == nullptr) return function;
   Fields format(*object, tool.Path("format."));
   const auto syntax = format.String("syntax"), definition = format.String("definition");
-  format.IgnoreUnless("type", {"text"}, "the model is told the grammar, and not made to follow it");
+  format.IgnoreUnless("type", {"text"},
+                      "the model reads the grammar, but its input is not constrained by it");
   format.Finish();
   if (definition) {
     function["description"] = function.value("description", "") + "\nThe input follows this " +
@@ -136,7 +137,9 @@ ToolUse ReadTools(Fields& fields, bool flat) {
         continue;
       }
       const bool custom = flat && type == "custom";
-      if (!custom) tool.RefuseUnless("type", {"function"}, "only functions are supported");
+      if (!custom) {
+        tool.RefuseUnless("type", {"function"}, "only tools of type 'function' are supported");
+      }
       Json function;
       if (custom) {
         function = ReadCustomTool(tool);
@@ -152,7 +155,7 @@ ToolUse ReadTools(Fields& fields, bool flat) {
       tool.Finish();
       const auto name = function["name"].get<std::string>();
       if (!names.insert(name).second) {
-        fields.Fail("tools", fmt::format("there are two functions '{}'", name));
+        fields.Fail("tools", fmt::format("two functions have the name '{}'", name));
       }
       if (custom) use.custom.insert(name);
       use.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
@@ -183,7 +186,9 @@ void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use
   if (use->format == ToolFormat::kMistral) request->skip_special_tokens = false;
   if (use->choice != ToolUse::kRequired) return;
   if (request->constraint != nullptr) {
-    throw BadRequest("tool_choice", "'tool_choice': the format of the answer is set twice");
+    throw BadRequest(
+        "tool_choice",
+        "'tool_choice': a required call cannot be combined with another format of the answer");
   }
   request->constraint = CallGrammar(model, *use, use->format);
 }
