@@ -122,6 +122,28 @@ class Agents(unittest.TestCase):
         self.assertEqual(client.responses.create(model=MODEL, input="x", max_output_tokens=1)
                          .usage.output_tokens, 1)
 
+    def test_what_open_webui_sends(self):
+        models = self.server.call("/v1/models")
+        self.assertEqual([model["object"] for model in models["data"]], ["model"])
+        self.assertEqual(models["data"][0]["id"], MODEL)
+        body = {"model": MODEL, "messages": CHAT, "max_tokens": 6, "temperature": 0}
+        plain = self.server.call("/v1/chat/completions", body)["choices"][0]["message"]["content"]
+        # What its front end, its filters and its tasks (a title, tags) add.
+        more = {"chat_id": "c", "session_id": "s", "id": "m", "params": {}, "variables": {}, "features": {
+                    "web_search": False, "code_interpreter": False}, "tool_ids": [], "tool_servers": [],
+                "background_tasks": {"title_generation": True}, "model_item": {"id": MODEL},
+                "metadata": {"task": "title_generation", "chat_id": "c"}, "user": {"id": "u", "name": "n"}}
+        answer = self.server.call("/v1/chat/completions", {**body, **more, "stream": False})
+        self.assertEqual(answer["choices"][0]["message"]["content"], plain)
+        with self.server.open("/v1/chat/completions", {
+                **body, **more, "stream": True, "stream_options": {"include_usage": True}}) as stream:
+            lines = [line.decode().strip() for line in stream]
+        self.assertEqual(lines[-2], "data: [DONE]")
+        events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+        self.assertEqual("".join(choice["delta"].get("content") or ""
+                                 for event in events for choice in event["choices"]), plain)
+        self.assertEqual(events[-1]["usage"]["completion_tokens"], 6)
+
     def test_small_endpoints(self):
         self.assertEqual(self.server.call("/ping"), {"status": "ok"})
         self.assertRegex(self.server.call("/version")["version"], r"^\d+\.\d+")

@@ -134,7 +134,7 @@ TEST_F(Forms, WrongFormsAreNamed) {
   expect({{"structured_outputs", {{"structural_tag", "a"}}}}, "structured_outputs.structural_tag",
          "");
   // Tools.
-  expect({{"tools", Json::array({Json{{"type", "web"}}})}}, "tools[0].type", "functions");
+  expect({{"tools", Json::array({Json{{"type", "web"}}})}}, "tools[0].type", "'function'");
   expect({{"tools", Json::array({Json{{"type", "function"}, {"function", {{"name", "a b"}}}}})}},
          "tools[0].function.name", "letters");
   expect({{"tool_choice", "required"}}, "tool_choice", "tools");
