@@ -73,7 +73,7 @@ void Core::Enqueue(std::unique_ptr<Group> group) {
 void Core::ReleaseSequence(Group* group, const Sample* sample, bool keep) {
   const kv::SequenceId sequence = sample != nullptr ? sample->sequence : group->prompt_sequence;
   if (sequence == 0) return;  // it was never created
-  if (keep && prefixes_ != nullptr && group->score == nullptr) {
+  if (keep && prefixes_ != nullptr && prefixes_->Shares(*group)) {
     try {
       prefixes_->Keep(sequence, group->prompt(),
                       sample != nullptr ? sample->tokens : std::span<const int32_t>());

@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kMaxBytes = size_t{1} << 20;
 constexpr size_t kMaxNesting = 100;
-constexpr uint32_t kMaxRepeat = 10'000;
+constexpr uint32_t kMaxGbnfRepeat = 10'000;
 
 // A rule or a group: a state to call.
 struct Callee {
@@ -264,9 +264,9 @@ class Compiler {
       std::optional<uint32_t> value;
       while (!AtEnd() && Peek() >= '0' && Peek() <= '9') {
         value = value.value_or(0) * 10 + static_cast<uint32_t>(source_[at_++] - '0');
-        if (*value > kMaxRepeat) {
+        if (*value > kMaxGbnfRepeat) {
           throw Unsupported("line {} of the grammar: more than {} repetitions are not supported",
-                            Line(), kMaxRepeat);
+                            Line(), kMaxGbnfRepeat);
         }
       }
       SkipSpace(false);

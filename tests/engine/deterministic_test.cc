@@ -69,6 +69,27 @@ TEST_P(DeterministicTest, RequestsBesideItDoNotChangeAScore) {
   }
 }
 
+// They are cut into fewer rows than a chunk where the vocabulary is large.
+TEST_P(DeterministicTest, PromptsWithLogProbabilitiesAreNotShared) {
+  EngineOptions options = Options();
+  options.prefix_cache = true;
+  const auto keeps = Engine::Load(engine::DemoModel(), options);
+  Request request = DeterministicRequests(keeps->tokenizer()).back();
+  request.n = 1;
+  request.max_tokens = 2;
+  const auto cached = [&] {
+    const auto handle = keeps->Submit(request);
+    while (handle->Next()) {
+    }
+    return handle->Stats().cached_tokens;
+  };
+  request.prompt_logprobs = 0;
+  EXPECT_EQ(cached(), 0);
+  request.prompt_logprobs = -1;
+  EXPECT_EQ(cached(), 0);
+  EXPECT_EQ(cached(), 640);  // of 680 tokens, in chunks of 128
+}
+
 INSTANTIATE_TEST_SUITE_P(Policies, DeterministicTest, ::testing::Values("full", "litecache"));
 
 TEST(Deterministic, OtherPoliciesRefuseIt) {

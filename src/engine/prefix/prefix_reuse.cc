@@ -92,7 +92,7 @@ void PrefixReuse::Resolve(Group* group, const Groups& running) {
   int64_t coming = 0;
   for (const auto& other : running) {
     if (other.get() == group) break;  // a group waits for earlier ones only
-    if (other->score != nullptr || other->ended) continue;
+    if (!Shares(*other) || other->ended) continue;
     const int64_t common = Cut(CommonPrefix(prompt, other->prompt()));
     const auto [sequence, ready] = Shareable(*other);
     if (const int64_t now = std::min(common, Cut(ready)); now > tokens) {

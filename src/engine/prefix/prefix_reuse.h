@@ -42,6 +42,11 @@ class PrefixReuse {
   PrefixReuse(kv::Cache& cache, const PrefixOptions& options, std::function<void()> wake);
   ~PrefixReuse();
 
+  // Whether others may share what the group computes. Prompts whose rows all have logits are cut at
+  // other places than PrefixOptions::chunk.
+  bool Shares(const Group& group) const {
+    return group.score == nullptr && !(prompts_only_ && group.all_logits());
+  }
   // Gives an admitted group the available part of its prompt, and sets its prompt_sequence and
   // prefilled. If more is on disk, or is being computed for another request, the group waits for it
   // (Group::prefix_wait). The last token of a prompt is always computed, because its logits are
