@@ -26,8 +26,8 @@ class RecordCommand final : public cli::Command {
   }
   std::string Notes() const override {
     return "The last window of the texts runs through the model, and what its last tokens look "
-           "for as decode steps is written: similarities of queries, top rows, ranked "
-           "clusters.";
+           "for as decode steps is written: similarities of actual and predicted queries, top "
+           "rows, ranked clusters.";
   }
   std::vector<std::string> Examples() const override {
     return {"litecache-lab record --model DIR --corpus ~/notes -o notes.trace"};
@@ -36,7 +36,7 @@ class RecordCommand final : public cli::Command {
   void Declare(CLI::App& app) override {
     flags_.DeclareModel(app, true);
     flags_.DeclareSome(app, {"threads"});
-    // At 4k tokens a file stays below 300 KB for a model with a dozen KV heads.
+    // At 4k tokens a file takes 16 KB for a KV head.
     inputs_.Declare(app, "4k");
     app.add_option("--steps", options_.steps,
                    "Tokens at the window's end that are taken as decode steps")

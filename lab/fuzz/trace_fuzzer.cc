@@ -23,7 +23,9 @@ void Try(std::span<const std::byte> bytes) {
       LC_CHECK(rows.empty() || (rows.front() >= 0 && rows.back() < t.context));
     }
     for (const uint16_t id : t.cluster_ids) LC_CHECK(id < t.clusters);
-    LC_CHECK(t.Cosine(0, 0, 0, t.steps - 1) <= 1.01f);
+    const int64_t last = t.layers - 1, distance = t.distances;
+    LC_CHECK(t.Cosine(last, 0, {0, distance}, {t.steps - 1, 0}) <= 1.01f);
+    LC_CHECK(t.Overlap(last, 0, {0, distance}, {t.steps - 1, distance}) >= 0);
     const std::string written = t.Bytes();
     Trace::Parse({reinterpret_cast<const std::byte*>(written.data()), written.size()}, "again");
   } catch (const litecache::FileError&) {
@@ -36,9 +38,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   Try({reinterpret_cast<const std::byte*>(data), size});
   std::string file = "LCTRACE1";
   const std::string header =
-      R"({"version":1,"layers":1,"q_heads":1,"kv_heads":1,"context":300,"steps":3,"budget":0.1,"clusters":4,"ranked":1})";
+      R"({"version":2,"layers":2,"q_heads":1,"kv_heads":1,"context":300,"steps":3,"distances":1,"lags":1,"budget":0.1,"clusters":4,"ranked":1})";
   for (int i = 0; i < 8; ++i) file.push_back(static_cast<char>(header.size() >> (8 * i)));
-  file += header + std::string(4, '\0') + "abc";  // importance 0, three cosines
+  file += header + std::string(8, '\0');  // importance 0
   file.append(reinterpret_cast<const char*>(data), size);
   Try({reinterpret_cast<const std::byte*>(file.data()), file.size()});
   return 0;

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <random>
 #include <set>
+#include <vector>
 
 #include "lab/trace/trace.h"
 
@@ -33,6 +34,22 @@ inline Trace RandomTrace(std::mt19937_64& random, bool whole_blocks = false) {
       t.cosines.push_back(static_cast<int8_t>(below(255) - 127));
     }
   }
+  t.distances = std::min<int64_t>(4, t.layers - 1);
+  t.lags = below(t.steps);
+  const auto tables = [&](int64_t heads, int64_t least) {
+    std::vector<int8_t> values(
+        static_cast<size_t>(t.distances * t.layers * heads * t.table_size()));
+    TraceQuery a, b;
+    for (int64_t i = 0; i < static_cast<int64_t>(values.size()); ++i) {
+      const int64_t distance = 1 + i / (t.layers * heads * t.table_size());
+      const int64_t layer = i / (heads * t.table_size()) % t.layers;
+      if (layer < distance || !t.TableEntry(i % t.table_size(), distance, &a, &b)) continue;
+      values[static_cast<size_t>(i)] = static_cast<int8_t>(least + below(128 - least));
+    }
+    return values;
+  };
+  t.predicted_cosines = tables(t.q_heads, -127);
+  t.predicted_overlaps = tables(t.kv_heads, 0);
   t.clusters = 5 + below(20);
   t.ranked = 1 + below(t.clusters);
   for (int64_t i = 0; i < t.layers * t.kv_heads; ++i) {

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "expect_error.h"
 #include "profile/recording.h"
+#include "profile/similarity.h"
 #include "profile/small_model.h"
 #include "test_seed.h"
 
@@ -31,6 +32,7 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
   options.steps = 13;
   options.recent_tokens = 19;
   options.chunk = 100;
+  options.lags = 5;
   const kv::Trace trace = RecordTrace(device, *stream, *decoder, tokens, options, nullptr);
   EXPECT_EQ(trace.layers, config.layers);
   EXPECT_EQ(trace.q_heads, config.q_heads);
@@ -40,8 +42,8 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
   EXPECT_EQ(trace.importance,
             std::vector<float>(static_cast<size_t>(config.layers * config.q_heads), 1));
 
-  const Recording r =
-      Record(device, *stream, *decoder, tokens, {.steps = 13, .chunk = 64}, nullptr);
+  const Recording r = Record(device, *stream, *decoder, tokens,
+                             {.steps = 13, .chunk = 64, .distances = 2}, nullptr);
   const int64_t d = config.head_dim, group = config.group();
   for (int64_t layer = 0; layer < trace.layers; ++layer) {
     for (int64_t head = 0; head < trace.kv_heads; ++head) {
@@ -94,6 +96,44 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
       }
     }
   }
+  // Similarities of predicted queries with actual and predicted ones.
+  EXPECT_EQ(trace.distances, 2);  // of three layers
+  EXPECT_EQ(trace.lags, 5);
+  for (int64_t distance = 1; distance <= 2; ++distance) {
+    for (int64_t layer = distance; layer < trace.layers; ++layer) {
+      for (int64_t q_head = 0; q_head < trace.q_heads; ++q_head) {
+        const auto query = [&](kv::TraceQuery q) {
+          return q.distance > 0 ? r.Predicted(distance, layer, q.step, q_head)
+                                : r.Query(layer, r.first_step() + q.step, q_head);
+        };
+        for (int64_t a = 0; a < trace.steps; ++a) {
+          for (int64_t b = std::max<int64_t>(a - 5, 0); b <= std::min(a + 5, trace.steps - 1);
+               ++b) {
+            for (const int64_t other : {int64_t{0}, distance}) {
+              const kv::TraceQuery x{a, distance}, y{b, other};
+              EXPECT_NEAR(trace.Cosine(layer, q_head, x, y), Cosine(query(x), query(y), d),
+                          1.0 / 127);
+            }
+          }
+        }
+      }
+    }
+  }
+  // A predicted query that is nearly the actual one selects nearly the same rows.
+  double near = 0, nears = 0, far = 0, fars = 0;
+  for (int64_t layer = 1; layer < trace.layers; ++layer) {
+    for (int64_t head = 0; head < trace.kv_heads; ++head) {
+      for (int64_t a = 0; a < trace.steps; ++a) {
+        EXPECT_EQ(trace.Overlap(layer, head, {a, 1}, {a, 1}), 1);
+        near += double{trace.Overlap(layer, head, {a, 0}, {a, 1})};
+        ++nears;
+        if (a < 3) continue;
+        far += double{trace.Overlap(layer, head, {a, 0}, {a - 3, 1})};
+        ++fars;
+      }
+    }
+  }
+  EXPECT_GT(near / nears, far / fars);
   // 281 tokens are clustered, in clusters of 16; a tenth of the clusters is ranked.
   EXPECT_EQ(trace.clusters, 17);
   EXPECT_EQ(trace.ranked, 2);

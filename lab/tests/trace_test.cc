@@ -18,6 +18,7 @@
 #include "expect_error.h"
 #include "lab/forced/forced_selection.h"
 #include "lab/tests/random_trace.h"
+#include "lab/trace/bit_stream.h"
 #include "lab/trace/replay.h"
 #include "lab/trace/replays_trace.h"
 #include "temporary_directory.h"
@@ -50,6 +51,10 @@ TEST(Trace, WhatIsWrittenIsReadBack) {
     EXPECT_EQ(read.importance, t.importance);
     EXPECT_EQ(read.cosines, t.cosines);
     EXPECT_EQ(read.rows, t.rows);
+    EXPECT_EQ(read.distances, t.distances);
+    EXPECT_EQ(read.lags, t.lags);
+    EXPECT_EQ(read.predicted_cosines, t.predicted_cosines);
+    EXPECT_EQ(read.predicted_overlaps, t.predicted_overlaps);
     EXPECT_EQ(read.clusters, t.clusters);
     EXPECT_EQ(read.cluster_ids, t.cluster_ids);
   }
@@ -81,165 +86,65 @@ TEST(Trace, DamagedFilesAreRefusedByName) {
         }
       }
       for (const uint16_t id : read.cluster_ids) EXPECT_LT(id, read.clusters);
+      for (const int8_t share : read.predicted_overlaps) EXPECT_GE(share, 0);
     } catch (const FileError&) {
     }
   }
   EXPECT_ERROR(Parse("a file of another kind"), FileError, "litecache-lab record");
-  EXPECT_ERROR(Parse(bytes + "x"), FileError, "1 bytes follow");
+  EXPECT_ERROR(Parse(bytes + "xy"), FileError, "bytes follow");
   std::string version = bytes;
-  version.replace(version.find("\"version\":1"), 11, "\"version\":9");
-  EXPECT_ERROR(Parse(version), FileError, "version");
+  version.replace(version.find("\"version\":2"), 11, "\"version\":1");
+  EXPECT_ERROR(Parse(version), FileError, "version 2; record the trace again");
   Trace heads = t;
   heads.importance[0] = 2;
   EXPECT_ERROR(Parse(heads.Bytes()), FileError, "importance");
 }
 
-// The position of step `t` in 0, 1, .., S - 1, S - 2, .., 1, 0, 1, ...
-std::vector<int64_t> ForthAndBack(int64_t steps) {
-  std::vector<int64_t> order;
-  for (int64_t i = 0; i < steps; ++i) order.push_back(i);
-  for (int64_t i = steps - 2; i > 0; --i) order.push_back(i);
-  return order;
-}
-
-TEST(TraceReplay, IsQsacOnTheRecordedSteps) {
+// Beyond the recorded lags, a predicted query differs from the actual one as at the last of them.
+TEST(Trace, SimilaritiesOfDistantStepsFollowTheActualQueries) {
   std::mt19937_64 random = testing::TestRandom();
   for (int round = 0; round < 30; ++round) {
     const Trace t = RandomTrace(random);
-    const int64_t group = t.group();
-    const Layout layout{t.layers, t.q_heads, t.kv_heads, 16};
-    HeadPlan plan;
-    plan.layers = t.layers;
-    plan.kv_heads = t.kv_heads;
-    plan.importance = t.importance;
-    std::uniform_real_distribution<float> tau(-1, 1);
-    for (int64_t i = 0; i < t.layers * t.kv_heads; ++i) {
-      plan.heads.push_back({.resident = random() % 5 == 0, .tau = tau(random)});
-    }
-    const ForcedReuse reuse = ReplayReuse(t, layout, plan, ops::Aggregation::kMin);
-    const auto order = ForthAndBack(t.steps);
-    const auto period = static_cast<int64_t>(order.size());
-    ASSERT_EQ(reuse.steps, period);
-    for (int64_t layer = 0; layer < t.layers; ++layer) {
-      for (int64_t head = 0; head < t.kv_heads; ++head) {
-        const auto forced = [&](int64_t step) {
-          return reuse.heads[static_cast<size_t>((step % period) * t.layers * t.kv_heads +
-                                                 layer * t.kv_heads + head)];
-        };
-        if (plan.at(layer, head).resident) {
-          for (int64_t step = 0; step < period; ++step) EXPECT_LT(forced(step).hit, 0);
-          continue;
-        }
-        const int64_t offset = (layer * t.kv_heads + head) * period / (t.layers * t.kv_heads);
-        int64_t label = order[static_cast<size_t>(offset)];
-        for (int64_t step = 0; step < 2 * period; ++step) {
-          const int64_t now = order[static_cast<size_t>((step + offset) % period)];
-          float least = 2;
-          for (int64_t j = 0; j < group; ++j) {
-            least = std::min(least, t.Cosine(layer, head * group + j, now, label));
-          }
-          const bool hit = least > plan.at(layer, head).tau;
-          if (step >= period) {  // the state at the end of the first round
-            ASSERT_EQ(forced(step).hit, hit ? 1 : 0) << "step " << step;
-            const auto &wanted = t.Rows(layer, head, now), &held = t.Rows(layer, head, label);
-            double common = 0;
-            for (const int32_t row : wanted) {
-              common += std::count(held.begin(), held.end(), row) > 0 ? 1 : 0;
-            }
-            EXPECT_NEAR(forced(step).kept,
-                        common / static_cast<double>(wanted.size()) * ops::ForcedHead::kWhole, 1);
-          }
-          if (!hit) label = now;
-        }
+    if (t.distances == 0) continue;
+    const int64_t layer = t.layers - 1, head = t.q_heads - 1;
+    const auto bounded = [](float x) { return std::clamp(x, -1.0f, 1.0f); };
+    for (int64_t a = 0; a < t.steps; ++a) {
+      for (int64_t b = 0; b < t.steps; ++b) {
+        EXPECT_EQ(t.Cosine(layer, head, {a, 1}, {b, 0}), t.Cosine(layer, head, {b, 0}, {a, 1}));
+        EXPECT_EQ(t.Cosine(layer, head, {a, 1}, {b, 1}), t.Cosine(layer, head, {b, 1}, {a, 1}));
+        EXPECT_EQ(t.Cosine(layer, head, {a, 0}, {b, 0}), t.Cosine(layer, head, a, b));
+        if (std::abs(a - b) <= t.lags) continue;
+        const int64_t last = a < b ? a + t.lags : a - t.lags;
+        const float actual = t.Cosine(layer, head, a, b) - t.Cosine(layer, head, a, last);
+        EXPECT_NEAR(t.Cosine(layer, head, {a, 1}, {b, 0}),
+                    bounded(actual + t.Cosine(layer, head, {a, 1}, {last, 0})), 1e-5);
+        if (a < b) continue;
+        EXPECT_NEAR(t.Cosine(layer, head, {a, 1}, {b, 1}),
+                    bounded(actual + t.Cosine(layer, head, {a, 1}, {last, 1})), 1e-5);
       }
     }
   }
 }
 
-TEST(TraceReplay, OtherShapesTakeTheNearestLayerAndTheHeadModulo) {
+TEST(BitStream, ReturnsTheNumbersThatWereWritten) {
   std::mt19937_64 random = testing::TestRandom();
-  Trace t = RandomTrace(random);
-  for (const int64_t layers : {1, 2, 7, 32}) {
-    const Layout layout{layers, 24, 6, 16};
-    const TraceMap map(t, layout);
-    const Profile p = ProfileOf(t, layout);
-    ASSERT_EQ(p.importance.size(), static_cast<size_t>(layers * 24));
-    ASSERT_EQ(p.similarity.size(), static_cast<size_t>(layers * 6));
-    for (int64_t layer = 0; layer < layers; ++layer) {
-      // Nearest: no other layer is nearer.
-      const double depth =
-          layers == 1 ? 0 : static_cast<double>(layer) / static_cast<double>(layers - 1);
-      const auto distance = [&](int64_t l) {
-        return std::abs(depth - (t.layers == 1
-                                     ? 0
-                                     : static_cast<double>(l) / static_cast<double>(t.layers - 1)));
-      };
-      const int64_t mapped = map.Layer(layer);
-      ASSERT_GE(mapped, 0);
-      ASSERT_LT(mapped, t.layers);
-      if (t.layers > 1) {
-        for (int64_t l = 0; l < t.layers; ++l) EXPECT_LE(distance(mapped), distance(l) + 1e-9);
-      }
-      for (int64_t head = 0; head < 6; ++head) {
-        for (int64_t j = 0; j < 4; ++j) {
-          EXPECT_EQ(p.importance[static_cast<size_t>(layer * 24 + head * 4 + j)],
-                    t.importance[static_cast<size_t>(
-                        mapped * t.q_heads + (head % t.kv_heads) * t.group() + j % t.group())]);
-        }
-      }
+  for (int round = 0; round < 50; ++round) {
+    std::vector<uint32_t> numbers(random() % 100);
+    const uint64_t bound = uint64_t{1} << (1 + random() % 30);
+    for (uint32_t& number : numbers) {
+      number = static_cast<uint32_t>(random() % (random() % 9 == 0 ? uint64_t{1} << 30 : bound));
     }
-  }
-}
-
-TEST(TraceReplay, SimilaritiesAreMeansOverAdjacentSteps) {
-  std::mt19937_64 random = testing::TestRandom();
-  for (int round = 0; round < 20; ++round) {
-    const Trace t = RandomTrace(random);
-    const int64_t group = t.group();
-    const Profile p = ProfileOf(t, {t.layers, t.q_heads, t.kv_heads, 16});
-    ASSERT_EQ(p.similarity.size(), static_cast<size_t>(t.layers * t.kv_heads));
-    ASSERT_EQ(p.similarity_q.size(), static_cast<size_t>(t.layers * t.q_heads));
-    for (int64_t i = 0; i < t.layers * t.kv_heads; ++i) {
-      const int64_t layer = i / t.kv_heads, head = i % t.kv_heads * group;
-      std::vector<double> sums(static_cast<size_t>(group));
-      double sum = 0;
-      for (int64_t step = 1; step < t.steps; ++step) {
-        std::vector<float> cosines;
-        for (int64_t j = 0; j < group; ++j) {
-          cosines.push_back(t.Cosine(layer, head + j, step - 1, step));
-          sums[static_cast<size_t>(j)] += double{cosines.back()};
-        }
-        sum += double{ops::AggregateSimilarity(ops::Aggregation::kImportance, cosines,
-                                               t.importance.data() + layer * t.q_heads + head)};
-      }
-      const auto count = static_cast<double>(t.steps - 1);
-      EXPECT_NEAR(p.similarity[static_cast<size_t>(i)], sum / count, 1e-6);
-      for (int64_t j = 0; j < group; ++j) {
-        EXPECT_NEAR(p.similarity_q[static_cast<size_t>(i * group + j)],
-                    sums[static_cast<size_t>(j)] / count, 1e-6);
-      }
-    }
-  }
-}
-
-TEST(TraceReplay, IsForPoliciesThatSelect) {
-  std::mt19937_64 random = testing::TestRandom();
-  const auto trace = std::make_shared<const Trace>(RandomTrace(random, true));
-  const Layout layout{
-      .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32, .hidden = 64};
-  for (const auto& [policy, selects] :
-       std::vector<std::pair<std::string, bool>>{{"full", false},
-                                                 {"streaming", false},
-                                                 {"flexgen", false},
-                                                 {"kvpr", false},
-                                                 {"litecache", true},
-                                                 {"infinigen", true},
-                                                 {"pqcache", true},
-                                                 {"retroinfer", true}}) {
-    KvOptions options;
-    options.policy = policy;
-    const auto plan = MakeCachePlan(layout, options, nullptr);
-    EXPECT_EQ(ReplayTrace(plan.get(), trace), selects) << policy;
+    BitWriter writer;
+    writer.Put(5, 3);
+    writer.PutList(numbers);
+    writer.Put(0x89abcdef, 32);
+    const std::string name = "file", bytes = writer.bytes();
+    BitReader reader({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}, name);
+    EXPECT_EQ(reader.Take(3, "a"), 5u);
+    EXPECT_EQ(reader.TakeList(numbers.size(), "b"), numbers);
+    EXPECT_EQ(reader.Take(32, "c"), 0x89abcdefu);
+    reader.ExpectEnd();
+    EXPECT_ERROR(reader.TakeList(9, "list"), FileError, "file: ends within 'list'");
   }
 }
 

@@ -1,28 +1,12 @@
 #include "lab/trace/replay.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "lab/forced/reuse_override.h"
 #include "lab/trace/replays_trace.h"
 
 namespace litecache::kv {
-namespace {
-
-int64_t Common(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
-  int64_t common = 0;
-  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
-    if (a[i] == b[j]) {
-      ++common, ++i, ++j;
-    } else {
-      ++(a[i] < b[j] ? i : j);
-    }
-  }
-  return common;
-}
-
-}  // namespace
 
 bool ReplayTrace(CachePlan* plan, std::shared_ptr<const Trace> trace) {
   if (auto* replays = dynamic_cast<ReplaysTrace*>(plan)) {
@@ -32,13 +16,15 @@ bool ReplayTrace(CachePlan* plan, std::shared_ptr<const Trace> trace) {
   auto* overridable = dynamic_cast<OverridablePlan*>(plan);
   if (overridable == nullptr) return false;
   overridable->SetOverride(std::make_shared<const ReuseOverride>(
-      ReplayReuse(*trace, plan->layout(), *plan->heads(), overridable->aggregation())));
+      ReplayReuse(*trace, plan->layout(), *plan->heads(), overridable->aggregation(),
+                  overridable->prediction_tau())));
   return true;
 }
 
 TraceMap::TraceMap(const Trace& trace, const Layout& layout)
     : layers_(layout.layers),
       kv_heads_(layout.kv_heads),
+      trace_distances_(trace.distances),
       trace_layers_(trace.layers),
       trace_kv_heads_(trace.kv_heads),
       trace_group_(trace.group()),
@@ -48,6 +34,19 @@ int64_t TraceMap::Layer(int64_t layer) const {
   if (layers_ == 1) return 0;
   // Rounded to nearest.
   return (2 * layer * (trace_layers_ - 1) + layers_ - 1) / (2 * (layers_ - 1));
+}
+
+TraceMap::Place TraceMap::Predicted(int64_t layer, int64_t source) const {
+  if (source < 0) return {Layer(layer), 0};
+  if (trace_distances_ == 0) {
+    throw InvalidArgument(
+        "the trace has no predicted queries: its model has {} layers; use --prefetch off",
+        trace_layers_);
+  }
+  const int64_t distance = std::min(layer - source, trace_distances_);
+  const int64_t least = distance + std::min(source, kEarlySource);
+  return {std::clamp(Layer(layer), std::min(least, trace_layers_ - 1), trace_layers_ - 1),
+          distance};
 }
 
 int64_t TraceMap::Step(int64_t layer, int64_t kv_head, int64_t t) const {
@@ -93,8 +92,37 @@ Profile ProfileOf(const Trace& trace, const Layout& layout) {
   return p;
 }
 
+ops::ForcedHead HeadReplay::LookUp(TraceQuery q, float tau) {
+  const int64_t layer = settings_.place.layer;
+  std::vector<float> cosines;
+  for (const int64_t head : settings_.q_heads) {
+    cosines.push_back(trace_.Cosine(layer, head, q, label_));
+  }
+  const float similarity =
+      ops::AggregateSimilarity(settings_.aggregation, cosines, settings_.importance);
+  ops::ForcedHead forced;
+  forced.hit = similarity > tau ? 1 : 0;
+  forced.kept = static_cast<int32_t>(trace_.Overlap(layer, settings_.kv_head, q, label_) *
+                                     ops::ForcedHead::kWhole);
+  if (forced.hit == 0) label_ = q;
+  return forced;
+}
+
+HeadReplay::Result HeadReplay::Step(int64_t step) {
+  Result result;
+  const int64_t distance = settings_.place.distance;
+  result.lookup = LookUp({step, distance}, settings_.tau);
+  if (distance > 0 && settings_.prediction_tau) {
+    // Rows that this step's prediction has chosen.
+    const bool chosen = result.lookup.hit == 0;
+    const float tau = std::max(settings_.tau, chosen ? *settings_.prediction_tau : -1);
+    result.check = LookUp({step, 0}, tau);
+  }
+  return result;
+}
+
 ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan& heads,
-                        ops::Aggregation aggregation) {
+                        ops::Aggregation aggregation, std::optional<float> prediction_tau) {
   const TraceMap map(trace, layout);
   const int64_t group = layout.q_heads / layout.kv_heads;
   const int64_t steps = map.period();
@@ -102,33 +130,30 @@ ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan
   ForcedReuse reuse;
   reuse.steps = steps;
   reuse.heads.resize(static_cast<size_t>(steps * a_step));
-  std::vector<float> cosines(static_cast<size_t>(group));
+  reuse.checks.resize(reuse.heads.size());
   for (int64_t layer = 0; layer < layout.layers; ++layer) {
     for (int64_t head = 0; head < layout.kv_heads; ++head) {
       const HeadSettings& settings = heads.at(layer, head);
       if (settings.resident) continue;
-      const int64_t from = map.Layer(layer);
-      const float* importance = heads.importance.data() + layer * layout.q_heads + head * group;
-      int64_t label = map.Step(layer, head, 0);
+      std::vector<int64_t> q_heads;
+      for (int64_t j = 0; j < group; ++j) q_heads.push_back(map.QueryHead(head, j));
+      const int64_t source = heads.sources.empty() ? -1 : heads.sources[static_cast<size_t>(layer)];
+      HeadReplay replay(
+          trace,
+          {.place = map.Predicted(layer, source),
+           .kv_head = map.Head(head),
+           .q_heads = std::move(q_heads),
+           .prediction_tau = prediction_tau,
+           .aggregation = aggregation,
+           .importance = heads.importance.data() + layer * layout.q_heads + head * group,
+           .tau = settings.tau},
+          map.Step(layer, head, 0));
       // The first round brings the head into the state in which each later one starts.
       for (int64_t t = 0; t < 2 * steps; ++t) {
-        const int64_t now = map.Step(layer, head, t);
-        for (int64_t j = 0; j < group; ++j) {
-          cosines[static_cast<size_t>(j)] = trace.Cosine(from, map.QueryHead(head, j), now, label);
-        }
-        ops::ForcedHead forced;
-        forced.hit =
-            ops::AggregateSimilarity(aggregation, cosines, importance) > settings.tau ? 1 : 0;
-        const auto& wanted = trace.Rows(from, map.Head(head), now);
-        const auto& held = trace.Rows(from, map.Head(head), label);
-        // Also set for a head without rows, which is filled, not refreshed.
-        forced.kept = wanted.empty()
-                          ? 0
-                          : static_cast<int32_t>(Common(wanted, held) * ops::ForcedHead::kWhole /
-                                                 static_cast<int64_t>(wanted.size()));
-        if (forced.hit == 0) label = now;
-        reuse.heads[static_cast<size_t>((t % steps) * a_step + layer * layout.kv_heads + head)] =
-            forced;
+        const HeadReplay::Result result = replay.Step(map.Step(layer, head, t));
+        const auto at = static_cast<size_t>((t % steps) * a_step + layer * layout.kv_heads + head);
+        reuse.heads[at] = result.lookup;
+        reuse.checks[at] = result.check;
       }
     }
   }

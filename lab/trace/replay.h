@@ -1,15 +1,18 @@
 // A trace at another shape: maps the shape's layers, heads and steps to recorded ones.
 //
-// Layers: the nearest in relative depth. KV heads: head modulo the trace's number; a query head by
-// its position in the group. Steps: the recording forwards and backwards, so that neighbours stay
-// neighbours; heads that share a recorded one start at different steps, so that all steps cost
-// about the same. Positions: blocks of 128 tokens keep the wanted rows within them; a context with
-// more blocks repeats each, one with fewer leaves some out, so that a row keeps its relative
-// position.
+// Layers: the nearest in relative depth. A predicted layer keeps the number of layers to its
+// source, and the source its number up to kEarlySource: what the input of the first layers predicts
+// depends on their number, not on the model's depth. KV heads: head modulo the trace's number; a
+// query head by its position in the group. Steps: the recording forwards and backwards, so that
+// neighbours stay neighbours; heads that share a recorded one start at different steps, so that all
+// steps cost about the same. Positions: blocks of 128 tokens keep the wanted rows within them; a
+// context with more blocks repeats each, one with fewer leaves some out, so that a row keeps its
+// relative position.
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "kv/cache.h"
@@ -28,6 +31,14 @@ class TraceMap {
   TraceMap(const Trace& trace, const Layout& layout);
 
   int64_t Layer(int64_t layer) const;
+  // Where the queries of `layer` predicted from the input of `source` come from; source -1: the
+  // actual queries, of Layer(layer). Throws InvalidArgument if the trace has no predicted queries.
+  struct Place {
+    int64_t layer = 0;
+    int64_t distance = 0;  // TraceQuery::distance
+  };
+  static constexpr int64_t kEarlySource = 2;
+  Place Predicted(int64_t layer, int64_t source) const;
   int64_t Head(int64_t kv_head) const { return kv_head % trace_kv_heads_; }
   // The trace's query head for the j-th of the group.
   int64_t QueryHead(int64_t kv_head, int64_t j) const {
@@ -40,16 +51,49 @@ class TraceMap {
 
  private:
   int64_t layers_, kv_heads_;
-  int64_t trace_layers_, trace_kv_heads_, trace_group_, trace_steps_;
+  int64_t trace_distances_, trace_layers_, trace_kv_heads_, trace_group_, trace_steps_;
 };
 
 // Head importance and similarities of adjacent steps for this shape, which determine thresholds,
 // aggregation and the resident heads.
 Profile ProfileOf(const Trace& trace, const Layout& layout);
 
-// Runs QSAC on the recorded similarities with the plan's thresholds and this aggregation: which
-// head hits at which step, and the share of a refresh's rows that were already held.
+// QSAC of one head on recorded steps.
+class HeadReplay {
+ public:
+  struct Settings {
+    TraceMap::Place place;
+    int64_t kv_head = 0;           // of the trace
+    std::vector<int64_t> q_heads;  // of the trace, one for each of the group
+    // As OverridablePlan::prediction_tau().
+    std::optional<float> prediction_tau;
+    ops::Aggregation aggregation = ops::Aggregation::kImportance;
+    const float* importance = nullptr;  // [group]
+    float tau = 0;
+  };
+  // Holds the rows of step `first`. `trace` must outlive this.
+  HeadReplay(const Trace& trace, Settings settings, int64_t first)
+      : trace_(trace), settings_(std::move(settings)), label_{first, 0} {}
+
+  struct Result {
+    ops::ForcedHead lookup;
+    ops::ForcedHead check;  // undecided without one
+  };
+  // The trace's step that comes next. `kept` is set also for hits: a head without rows is filled.
+  Result Step(int64_t step);
+
+ private:
+  ops::ForcedHead LookUp(TraceQuery q, float tau);
+
+  const Trace& trace_;
+  Settings settings_;
+  TraceQuery label_;  // the query whose rows are held
+};
+
+// Runs QSAC on the recorded steps with the plan's sources and thresholds: which lookup hits at
+// which step, with which share of a refresh's rows already held, and the same for the checks of
+// predicted queries. Throws InvalidArgument as TraceMap::Predicted().
 ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan& heads,
-                        ops::Aggregation aggregation);
+                        ops::Aggregation aggregation, std::optional<float> prediction_tau);
 
 }  // namespace litecache::kv

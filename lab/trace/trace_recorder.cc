@@ -17,7 +17,9 @@
 namespace litecache::profile {
 namespace {
 
-constexpr float kCosineUnit = 127;
+int8_t InUnits(float cosine) {
+  return static_cast<int8_t>(std::lround(std::clamp(cosine, -1.0f, 1.0f) * kv::Trace::kUnit));
+}
 
 void AppendCosines(const std::vector<float>& queries, int64_t group, int64_t d, int64_t steps,
                    kv::Trace* trace) {
@@ -25,10 +27,45 @@ void AppendCosines(const std::vector<float>& queries, int64_t group, int64_t d, 
     const auto query = [&](int64_t step) { return queries.data() + (step * group + j) * d; };
     for (int64_t a = 1; a < steps; ++a) {
       for (int64_t b = 0; b < a; ++b) {
-        const float cosine = std::clamp(Cosine(query(a), query(b), d), -1.0f, 1.0f);
-        trace->cosines.push_back(static_cast<int8_t>(std::lround(cosine * kCosineUnit)));
+        trace->cosines.push_back(InUnits(Cosine(query(a), query(b), d)));
       }
     }
+  }
+}
+
+// The tables of a KV head's group, or of its rows, from `first` on.
+struct TablePlace {
+  int64_t distance = 0;
+  int64_t first = 0;
+};
+
+void FillCosines(const std::vector<float>& actual, const std::vector<float>& predicted, int64_t d,
+                 const TablePlace& at, kv::Trace* trace) {
+  const int64_t group = trace->group();
+  const auto query = [&](kv::TraceQuery q, int64_t j) {
+    return (q.distance > 0 ? predicted : actual).data() + (q.step * group + j) * d;
+  };
+  kv::TraceQuery a, b;
+  for (int64_t j = 0; j < group; ++j) {
+    int8_t* table = trace->predicted_cosines.data() + (at.first + j) * trace->table_size();
+    for (int64_t i = 0; i < trace->table_size(); ++i) {
+      if (!trace->TableEntry(i, at.distance, &a, &b)) continue;
+      table[i] = InUnits(Cosine(query(a, j), query(b, j), d));
+    }
+  }
+}
+
+void FillOverlaps(const StepSets& actual, const StepSets& predicted, const TablePlace& at,
+                  kv::Trace* trace) {
+  int8_t* table = trace->predicted_overlaps.data() + at.first * trace->table_size();
+  kv::TraceQuery a, b;
+  for (int64_t i = 0; i < trace->table_size(); ++i) {
+    if (!trace->TableEntry(i, at.distance, &a, &b)) continue;
+    const auto& wanted = predicted[static_cast<size_t>(a.step)];
+    const auto& held = (b.distance > 0 ? predicted : actual)[static_cast<size_t>(b.step)];
+    table[i] = wanted.empty() ? int8_t{kv::Trace::kUnit}
+                              : InUnits(static_cast<float>(kv::CommonRows(wanted, held)) /
+                                        static_cast<float>(wanted.size()));
   }
 }
 
@@ -60,6 +97,32 @@ std::vector<uint16_t> Rank(const kv::KMeansResult& clusters, int64_t count, cons
   return order;
 }
 
+// Clusters of a KV head's keys, ranked by each step's queries [steps][group][head_dim].
+void AppendClusters(Stream& stream, const Recording& r, int64_t layer, int64_t head,
+                    const std::vector<float>& queries, const TraceOptions& options,
+                    kv::Trace* trace) {
+  const int64_t group = trace->group(), d = r.layout.head_dim;
+  const int64_t clustered = r.tokens - r.steps - options.sink_tokens - options.recent_tokens;
+  // Keys as rows of one page; the values are not used.
+  std::vector<float> rows(static_cast<size_t>(clustered * 2 * d));
+  for (int64_t i = 0; i < clustered; ++i) {
+    std::copy_n(r.Keys(layer, head) + (options.sink_tokens + i) * d, d, rows.data() + i * 2 * d);
+  }
+  std::byte* page = reinterpret_cast<std::byte*>(rows.data());
+  kv::KMeansResult clusters;
+  LC_CHECK(kv::SegmentedKMeans(stream,
+                               {.rows = {&page, clustered, {ops::RowEncoding::kF32, d}},
+                                .count = clustered,
+                                .clusters = trace->clusters,
+                                .iterations = options.cluster_iterations},
+                               &clusters));
+  for (int64_t step = 0; step < r.steps; ++step) {
+    const auto ranked = Rank(clusters, trace->clusters, queries.data() + step * group * d, group, d,
+                             r.scale, trace->ranked);
+    trace->cluster_ids.insert(trace->cluster_ids.end(), ranked.begin(), ranked.end());
+  }
+}
+
 }  // namespace
 
 kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
@@ -73,8 +136,10 @@ kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
         "a text of {} tokens is too short for a trace of {} steps: it needs {} more at least", n,
         options.steps, std::max<int64_t>(options.cluster_tokens - clustered, 2 - options.steps));
   }
-  const Recording r = Record(device, stream, decoder, tokens,
-                             {.steps = options.steps, .chunk = options.chunk}, progress);
+  const Recording r =
+      Record(device, stream, decoder, tokens,
+             {.steps = options.steps, .chunk = options.chunk, .distances = kv::Cache::kMostAhead},
+             progress);
   const kv::Layout& layout = r.layout;
   const int64_t group = layout.q_heads / layout.kv_heads, d = layout.head_dim;
   kv::Trace trace;
@@ -83,6 +148,11 @@ kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
   trace.kv_heads = layout.kv_heads;
   trace.context = n;
   trace.steps = options.steps;
+  trace.distances = std::min(r.distances, layout.layers - 1);
+  trace.lags = std::min(options.lags, options.steps - 1);
+  const auto tables = static_cast<size_t>(trace.distances * layout.layers * trace.table_size());
+  trace.predicted_cosines.resize(tables * static_cast<size_t>(layout.q_heads));
+  trace.predicted_overlaps.resize(tables * static_cast<size_t>(layout.kv_heads));
   trace.budget = options.budget;
   trace.retriever = "exact";
   trace.text_hash = fmt::format(
@@ -104,7 +174,7 @@ kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
   curves.thresholds = {1.0f};  // only the sets are needed
   for (int64_t layer = 0; layer < layout.layers; ++layer) {
     for (int64_t head = 0; head < layout.kv_heads; ++head) {
-      const std::vector<float> queries = r.StepQueries(layer, head, false);
+      const std::vector<float> queries = r.StepQueries(layer, head, 0);
       AppendCosines(queries, group, d, r.steps, &trace);
       HeadRecording work;
       work.group = group;
@@ -113,32 +183,24 @@ kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
       work.steps = r.steps;
       work.scale = r.scale;
       work.keys = r.Keys(layer, head);
-      work.actual = work.lookup = queries.data();
       work.importance = trace.importance.data() + layer * layout.q_heads + head * group;
-      HeadCurve curve;
-      StepSets sets;
-      AddThresholdCurve(stream, work, curves, &curve, &sets);
-      for (auto& set : sets) trace.rows.push_back(std::move(set));
-
-      // Keys as rows of one page; the values are not used.
-      std::vector<float> rows(static_cast<size_t>(clustered * 2 * d));
-      for (int64_t i = 0; i < clustered; ++i) {
-        std::copy_n(r.Keys(layer, head) + (options.sink_tokens + i) * d, d,
-                    rows.data() + i * 2 * d);
+      const auto rows_of = [&](const std::vector<float>& selecting) {
+        work.actual = work.lookup = selecting.data();
+        HeadCurve curve;
+        StepSets sets;
+        AddThresholdCurve(stream, work, curves, &curve, &sets);
+        return sets;
+      };
+      const StepSets rows = rows_of(queries);
+      trace.rows.insert(trace.rows.end(), rows.begin(), rows.end());
+      for (int64_t distance = 1; distance <= std::min(trace.distances, layer); ++distance) {
+        const std::vector<float> predicted = r.StepQueries(layer, head, distance);
+        const int64_t table = (distance - 1) * layout.layers + layer;
+        FillCosines(queries, predicted, d, {distance, table * layout.q_heads + head * group},
+                    &trace);
+        FillOverlaps(rows, rows_of(predicted), {distance, table * layout.kv_heads + head}, &trace);
       }
-      std::byte* page = reinterpret_cast<std::byte*>(rows.data());
-      kv::KMeansResult clusters;
-      LC_CHECK(kv::SegmentedKMeans(stream,
-                                   {.rows = {&page, clustered, {ops::RowEncoding::kF32, d}},
-                                    .count = clustered,
-                                    .clusters = trace.clusters,
-                                    .iterations = options.cluster_iterations},
-                                   &clusters));
-      for (int64_t step = 0; step < r.steps; ++step) {
-        const auto ranked = Rank(clusters, trace.clusters, queries.data() + step * group * d, group,
-                                 d, r.scale, trace.ranked);
-        trace.cluster_ids.insert(trace.cluster_ids.end(), ranked.begin(), ranked.end());
-      }
+      AppendClusters(stream, r, layer, head, queries, options, &trace);
     }
   }
   return trace;

@@ -20,6 +20,8 @@ struct TraceOptions {
   int64_t recent_tokens = 64;
   std::vector<float> importance;  // [layers][q_heads]; empty: 1 for all
   int64_t chunk = 512;            // tokens per pass
+  // Predicted queries are compared with those at most this many steps away.
+  int64_t lags = 4;
   // RetroInfer's clusters: average number of tokens, iterations, share of the clusters that is
   // ranked.
   int64_t cluster_tokens = 16;
@@ -27,9 +29,10 @@ struct TraceOptions {
   double ranked = 0.1;
 };
 
-// Runs `tokens` with full attention. Rows are the exact top ones by the group's summed softmaxes,
-// neither sink nor recent. The caller sets the trace's model, fingerprint, text and created. Throws
-// InvalidArgument for a text that is too short.
+// Runs `tokens` with full attention; queries are predicted from every source that a cache can name.
+// Rows are the exact top ones by the group's summed softmaxes, neither sink nor recent. The caller
+// sets the trace's model, fingerprint, text and created. Throws InvalidArgument for a text that is
+// too short.
 kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
                       std::span<const int32_t> tokens, const TraceOptions& options,
                       const std::function<void(int64_t done)>& progress);

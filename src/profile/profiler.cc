@@ -161,9 +161,9 @@ class Profiler {
 
   void AnalyseHead(const Recording& r, int64_t layer, int64_t head, bool held_out) {
     HeadData& data = At(layer, head);
-    const std::vector<float> actual = r.StepQueries(layer, head, false);
+    const std::vector<float> actual = r.StepQueries(layer, head, 0);
     const std::vector<float> predicted =
-        layer > 0 ? r.StepQueries(layer, head, true) : std::vector<float>();
+        layer > 0 ? r.StepQueries(layer, head, 1) : std::vector<float>();
     data.similarity.Add(options_.curves.aggregation, r.steps, group(), layout_.head_dim,
                         actual.data(), Importance(layer, head));
     HeadRecording work;

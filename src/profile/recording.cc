@@ -19,9 +19,15 @@ class RecordingCache final : public kv::ForwardingCache {
   RecordingCache(kv::Cache& full, Recording* recording)
       : kv::ForwardingCache(full), recording_(*recording) {}
 
-  void BeginStep(const kv::Step& step) override { inner().BeginStep(AsPrompt(step)); }
+  void BeginStep(const kv::Step& step) override {
+    attended_ = 0;
+    inner().BeginStep(AsPrompt(step));
+  }
   void EndStep(const kv::Step& step) override { inner().EndStep(AsPrompt(step)); }
-  int64_t PredictionSource(int64_t layer) const override { return layer - 1; }
+  // A layer has as many sources as are asked for: the one at whose start the decoder is.
+  int64_t PredictionSource(int64_t layer) const override {
+    return layer - attended_ <= recording_.distances ? attended_ : -1;
+  }
 
   void Prefetch(Stream&, int64_t layer, const kv::Step& step, const MatrixView& q, float) override {
     const Recording& r = recording_;
@@ -29,8 +35,9 @@ class RecordingCache final : public kv::ForwardingCache {
       const int64_t position = step.sequences[0].past + row;
       const int64_t at = position - (r.tokens - r.steps);
       if (at < 0) continue;
+      const int64_t of_layer = (layer - attended_ - 1) * r.layout.layers + layer;
       std::copy_n(q.Row<float>(row), width(),
-                  recording_.predicted.data() + (layer * r.steps + at) * width());
+                  recording_.predicted.data() + (of_layer * r.steps + at) * width());
     }
   }
 
@@ -41,6 +48,7 @@ class RecordingCache final : public kv::ForwardingCache {
     KeepQueries(layer, step, q);
     recording_.scale = scale;
     inner().Attend(stream, layer, AsPrompt(step), q, k, v, scale, out);
+    attended_ = layer + 1;
   }
 
  private:
@@ -83,19 +91,19 @@ class RecordingCache final : public kv::ForwardingCache {
   }
 
   Recording& recording_;
+  int64_t attended_ = 0;  // layers of this step; the number of the next one
 };
 
 }  // namespace
 
-std::vector<float> Recording::StepQueries(int64_t layer, int64_t kv_head,
-                                          bool use_predicted) const {
+std::vector<float> Recording::StepQueries(int64_t layer, int64_t kv_head, int64_t distance) const {
   const int64_t group = layout.q_heads / layout.kv_heads;
   const int64_t size = group * layout.head_dim;
   std::vector<float> out(static_cast<size_t>(steps * size));
   for (int64_t step = 0; step < steps; ++step) {
     // The heads of a group are adjacent.
-    const float* from = use_predicted ? Predicted(layer, step, kv_head * group)
-                                      : Query(layer, first_step() + step, kv_head * group);
+    const float* from = distance > 0 ? Predicted(distance, layer, step, kv_head * group)
+                                     : Query(layer, first_step() + step, kv_head * group);
     std::copy_n(from, size, out.data() + step * size);
   }
   return out;
@@ -110,7 +118,9 @@ Recording Record(Device& device, Stream& stream, model::Decoder& decoder,
   recording.layout = config.kv_layout(decoder.kv_dtype());
   recording.tokens = n;
   recording.steps = options.steps;
+  recording.distances = options.distances;
   LC_CHECK(options.steps > 0 && options.steps <= n && options.chunk > 0);
+  LC_CHECK(options.distances >= 1 && options.distances <= kv::Cache::kMostAhead);
   recording.positions = options.others;
   LC_CHECK(options.others.empty() ||
            (options.others.front() >= 0 && options.others.back() < n - options.steps));
@@ -119,7 +129,8 @@ Recording Record(Device& device, Stream& stream, model::Decoder& decoder,
   const auto queries = static_cast<int64_t>(recording.positions.size());
   recording.keys.resize(static_cast<size_t>(config.layers * config.kv_width() * n));
   recording.queries.resize(static_cast<size_t>(config.layers * queries * q_width));
-  recording.predicted.resize(static_cast<size_t>(config.layers * options.steps * q_width));
+  recording.predicted.resize(
+      static_cast<size_t>(options.distances * config.layers * options.steps * q_width));
 
   const auto full = [&] {
     // A cache without memory computes the size, because it applies the rounding to pages.

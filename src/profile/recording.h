@@ -23,7 +23,9 @@ struct Recording {
   std::vector<float> keys;
   // [layers][P][q_heads][head_dim], after RoPE.
   std::vector<float> queries;
-  // [layers][steps][q_heads][head_dim]: predicted from the previous layer; zeros in layer 0.
+  // [distances][layers][steps][q_heads][head_dim]: predicted from the input of the layer that is
+  // distance = 1, 2, ... layers earlier; zeros where there is none.
+  int64_t distances = 0;
   std::vector<float> predicted;
 
   const float* Keys(int64_t layer, int64_t kv_head) const {
@@ -33,19 +35,23 @@ struct Recording {
     const auto count = static_cast<int64_t>(positions.size());
     return queries.data() + ((layer * count + index) * layout.q_heads + q_head) * layout.head_dim;
   }
-  const float* Predicted(int64_t layer, int64_t step, int64_t q_head) const {
-    return predicted.data() + ((layer * steps + step) * layout.q_heads + q_head) * layout.head_dim;
+  const float* Predicted(int64_t distance, int64_t layer, int64_t step, int64_t q_head) const {
+    const int64_t of_layer = ((distance - 1) * layout.layers + layer) * steps + step;
+    return predicted.data() + (of_layer * layout.q_heads + q_head) * layout.head_dim;
   }
   int64_t first_step() const { return static_cast<int64_t>(positions.size()) - steps; }
 
-  // The queries of one KV head's group at the last `steps` positions, [steps][group][head_dim].
-  std::vector<float> StepQueries(int64_t layer, int64_t kv_head, bool use_predicted) const;
+  // The queries of one KV head's group at the last `steps` positions, [steps][group][head_dim]: the
+  // actual ones (distance 0), or those predicted `distance` layers earlier.
+  std::vector<float> StepQueries(int64_t layer, int64_t kv_head, int64_t distance) const;
 };
 
 struct RecordingOptions {
   int64_t steps = 512;          // last positions whose queries and predictions are kept
   std::vector<int64_t> others;  // further positions, ascending, below the last `steps`
   int64_t chunk = 512;          // tokens per pass
+  int64_t distances = 1;        // queries are predicted 1, ..., this many layers ahead; at most
+                                // Cache::kMostAhead
 };
 
 // Runs `tokens` through the decoder with full attention, in chunks. progress(tokens done) may throw

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "kv/forwarding_cache.h"
@@ -21,7 +22,7 @@ class Witness final : public kv::ForwardingCache {
  public:
   Witness(kv::Cache& full, int64_t layers)
       : kv::ForwardingCache(full), q(Rows(layers)), k(q), ahead(q) {}
-  int64_t PredictionSource(int64_t layer) const override { return layer - 1; }
+  int64_t PredictionSource(int64_t layer) const override { return layer - distance; }
   void Prefetch(Stream&, int64_t layer, const kv::Step&, const MatrixView& x, float) override {
     Append(x, &ahead[static_cast<size_t>(layer)]);
   }
@@ -37,6 +38,7 @@ class Witness final : public kv::ForwardingCache {
   using Rows = std::vector<std::vector<float>>;
   Rows q, k, ahead;  // [layers][tokens * width]
   float last_scale = 0;
+  int64_t distance = 1;
 
  private:
   static void Append(const MatrixView& x, std::vector<float>* out) {
@@ -60,6 +62,7 @@ TEST(RecordingTest, ChunksSeeWhatSingleStepsSee) {
     RecordingOptions options;
     options.steps = steps;
     options.chunk = 7;
+    options.distances = 2;
     options.others = {0, 5, 6, 30};
     int64_t last = 0;
     const Recording r = Record(device, *stream, *decoder, tokens, options, [&](int64_t done) {
@@ -71,14 +74,17 @@ TEST(RecordingTest, ChunksSeeWhatSingleStepsSee) {
     EXPECT_EQ(r.first_step(), 4);
 
     const auto full = kv::CreateFullCache(device, layout, uint64_t{64} << 20);
-    Witness witness(*full, layout.layers);
-    const kv::SequenceId id = witness.Create();
-    for (int32_t p = 0; p < n; ++p) {
-      kv::Step step;
-      step.sequences = {{id, 0, 1, p, true}};
-      step.rows = step.decode_rows = 1;
-      decoder->Forward(*stream, step, std::span(tokens).subspan(static_cast<size_t>(p), 1),
-                       std::vector<int32_t>{p}, witness, {}, {});
+    Witness witness(*full, layout.layers), farther(*full, layout.layers);
+    farther.distance = 2;
+    for (Witness* cache : {&witness, &farther}) {
+      const kv::SequenceId id = cache->Create();
+      for (int32_t p = 0; p < n; ++p) {
+        kv::Step step;
+        step.sequences = {{id, 0, 1, p, true}};
+        step.rows = step.decode_rows = 1;
+        decoder->Forward(*stream, step, std::span(tokens).subspan(static_cast<size_t>(p), 1),
+                         std::vector<int32_t>{p}, *cache, {}, {});
+      }
     }
     EXPECT_EQ(r.scale, witness.last_scale);
     // All values are f32; a chunk's products are added in another order.
@@ -102,12 +108,15 @@ TEST(RecordingTest, ChunksSeeWhatSingleStepsSee) {
         compare(r.Query(layer, static_cast<int64_t>(i), 0),
                 witness.q[l].data() + r.positions[i] * q_width, q_width);
       }
-      for (int64_t t = 0; layer > 0 && t < steps; ++t) {
-        compare(r.Predicted(layer, t, 0), witness.ahead[l].data() + (n - steps + t) * q_width,
-                q_width);
+      for (int64_t distance = 1; distance <= std::min<int64_t>(layer, 2); ++distance) {
+        const Witness& of = distance == 1 ? witness : farther;
+        for (int64_t t = 0; t < steps; ++t) {
+          compare(r.Predicted(distance, layer, t, 0),
+                  of.ahead[l].data() + (n - steps + t) * q_width, q_width);
+        }
       }
       const int64_t group = layout.q_heads / layout.kv_heads;
-      const auto last_group = r.StepQueries(layer, layout.kv_heads - 1, false);
+      const auto last_group = r.StepQueries(layer, layout.kv_heads - 1, 0);
       ASSERT_EQ(static_cast<int64_t>(last_group.size()), steps * group * d);
       compare(last_group.data() + (steps - 1) * group * d,
               witness.q[l].data() + (n - 1) * q_width + (layout.q_heads - group) * d, group * d);

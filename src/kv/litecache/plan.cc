@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -145,6 +146,10 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
   }
 
   ops::Aggregation aggregation() const override { return AggregationOf(options_); }
+  std::optional<float> prediction_tau() const override {
+    if (!options_.verify_predictions) return std::nullopt;
+    return static_cast<float>(options_.prediction_eta);
+  }
   void SetOverride(std::shared_ptr<const ResultOverride> results) override {
     results_ = std::move(results);
   }

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "device/device.h"
@@ -53,6 +54,9 @@ class OverridablePlan {
  public:
   virtual ~OverridablePlan() = default;
   virtual ops::Aggregation aggregation() const = 0;
+  // The least threshold at which rows chosen with a step's prediction are attended
+  // (KvOptions::prediction_eta); empty: predictions are not checked.
+  virtual std::optional<float> prediction_tau() const = 0;
   // Applies to caches created afterwards. Null: no override.
   virtual void SetOverride(std::shared_ptr<const ResultOverride> results) = 0;
 };
