@@ -374,6 +374,44 @@ TEST(PrefixReuse, DamagedBlocksAreComputedAgain) {
   EXPECT_EQ(Answered(rig, request).stats.cached_tokens, 1280);
 }
 
+// With PrefixOptions::chunk, from memory and from the store, also where a block is damaged.
+TEST(PrefixReuse, OnlyWholeChunksOfPromptsAreShared) {
+  auto random = TestRandom(113);
+  const TemporaryDirectory directory;
+  PrefixOptions options{directory.path(), uint64_t{1} << 30, ""};
+  options.chunk = 512;
+  const Request request = Greedy(Tokens(random, 1300), 300);
+  {
+    Rig rig(Policy("full"), options);
+    Request further = request;
+    for (const int32_t token : Answered(rig, request).tokens) further.prompt.push_back(token);
+    further.prompt.push_back(1);
+    EXPECT_EQ(Answered(rig, further).stats.cached_tokens, 1024) << "an answer is not kept";
+    EXPECT_EQ(Answered(rig, further).stats.cached_tokens, 1536);
+  }
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory.path())) {
+    if (entry.path().extension() == ".kv") files.push_back(entry.path());
+  }
+  for (const auto& file : files) {
+    {
+      std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+      stream.seekg(5000);
+      const char byte = static_cast<char>(~stream.get());
+      stream.seekp(5000);
+      stream.put(byte);
+    }
+    Rig rig(Policy("full"), options);
+    const Result answer = Answered(rig, request);
+    EXPECT_EQ(answer.tokens, Alone(request, 0, 300));
+    EXPECT_EQ(answer.stats.cached_tokens % 512, 0);
+    rig.Close();  // writes the damaged block again
+  }
+  EXPECT_EQ(files.size(), 6u);
+  Rig rig(Policy("full"), options);
+  EXPECT_EQ(Answered(rig, request).stats.cached_tokens, 1024);
+}
+
 TEST(PrefixReuse, RowsOfOtherSettingsAreNotTaken) {
   auto random = TestRandom(112);
   const TemporaryDirectory directory;
