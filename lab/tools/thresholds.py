@@ -91,30 +91,42 @@ class Head:
 
 
 def simulate(similarity, lost, replaced, threshold, age=1 << 30, learn=None, begin=BEFORE):
-    """All heads step by step: [heads][t][j] each. threshold() [heads]. Returns hits and lost mass [steps][heads]."""
+    """All heads step by step: [heads][t][j] each. threshold() [heads]. Returns hits, lost mass and moved rows, a share of
+    those chosen: [steps][heads] each."""
     heads, steps, _ = similarity.shape
     every, label = np.arange(heads), np.full(heads, begin - 1)
     due = begin - 1 - every * 7919 % age if age < 1 << 20 else label
-    hits, losses = [], []
+    hits, losses, moved = [], [], []
     for t in range(begin, steps):
         hit = (similarity[every, t, label] > threshold()) & (t - due < age)
         hits.append(hit)
         losses.append(np.where(hit, lost[every, t, label], 0))
+        moved.append(np.where(hit, 0, replaced[every, t, label]))
         if learn is not None:
             learn(~hit, 1 - similarity[every, t, label], lost[every, t, label], replaced[every, t, label])
         label, due = np.where(hit, label, t), np.where(hit, due, t)
-    return np.array(hits), np.array(losses)
+    return np.array(hits), np.array(losses), np.array(moved)
+
+
+def speculate(similarity, lost, replaced, tau):
+    """FreeKV's rule: rows are chosen at every step, for the next one; a head whose query has turned too far since the last
+    step chooses before it attends. Returns as simulate(), for hits the heads that need not."""
+    now = np.arange(BEFORE, similarity.shape[1])
+    hits = similarity[:, now, now - 1] > tau
+    return hits.T, np.where(hits, lost[:, now, now - 1], 0).T, replaced[:, now, now - 1].T
 
 
 def report_thresholds(pairs):
     heads = len(pairs[0])
 
-    def show(name, hits, losses):
-        print(f"{name:52s} hits {hits.mean():6.1%}  lost {100 * losses.mean():6.3f}  p99 {100 * np.quantile(losses, 0.99):6.2f}",
-              flush=True)
+    def show(name, hits, losses, moved):
+        print(f"{name:52s} hits {hits.mean():6.1%}  lost {100 * losses.mean():6.3f}  p99 {100 * np.quantile(losses, 0.99):6.2f}"
+              f"  moved {moved.mean():6.1%}", flush=True)
 
     for tau in (0.7, 0.75, 0.8, 0.85, 0.9, 0.95):
         show(f"one threshold {tau}", *simulate(*pairs, lambda tau=tau: tau))
+    for tau in (-1, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95):
+        show(f"the last step's rows above {tau}", *speculate(*pairs, tau))
     for age in (128, 64, 32, 16):
         show(f"one threshold 0.7, refresh after {age} steps", *simulate(*pairs, lambda: 0.7, age))
     grid = np.concatenate([np.arange(0.2, 0.9, 0.05), np.arange(0.9, 1, 0.02)])
