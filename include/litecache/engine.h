@@ -256,8 +256,8 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Loads a directory in Hugging Face's layout, or org/name from the local Hugging Face cache.
-  // Throws FileError, Unsupported, InvalidArgument, CapacityError.
+  // Loads a directory in Hugging Face's layout, a GGUF file, or org/name from the local Hugging
+  // Face cache. Throws FileError, Unsupported, InvalidArgument, CapacityError.
   static std::unique_ptr<Engine> Load(const std::string& model, const EngineOptions& options);
   // A model of a published shape with random weights and no tokenizer.
   static std::unique_ptr<Engine> Random(const std::string& shape, uint64_t seed,
@@ -266,6 +266,7 @@ class Engine {
   virtual const model::ModelConfig& config() const = 0;
   // Throws Error if the engine has none.
   virtual const tokenizer::Tokenizer& tokenizer() const = 0;
+  // The model's directory or GGUF file; empty for random weights.
   virtual const std::filesystem::path& directory() const = 0;
   virtual const MemoryPlan& memory_plan() const = 0;
   // The KV policy's decisions at start, one fact a line (heads, thresholds, retriever, profile);

@@ -70,7 +70,7 @@ class PapersCommand final : public cli::Command {
     // Reports an unknown shape before minutes of measuring.
     if (!shape_.empty()) model::ModelConfig::FromShapeName(shape_);
     for (const std::string& model : {flags_.model, accuracy_model_}) {
-      if (!model.empty()) io::ResolveModelDirectory(model);
+      if (!model.empty()) io::ResolveModel(model);
     }
     SetGrid();
     SetLab();

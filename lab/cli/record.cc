@@ -48,8 +48,8 @@ class RecordCommand final : public cli::Command {
 
   int Run(const std::vector<std::string>&) override {
     const KvBudget budget = KvBudget::Parse(inputs_.budget);
-    const std::filesystem::path directory = io::ResolveModelDirectory(flags_.model);
-    const auto tokenizer = tokenizer::Tokenizer::FromDirectory(directory);
+    const std::filesystem::path directory = io::ResolveModel(flags_.model);
+    const auto tokenizer = tokenizer::Tokenizer::FromModel(directory);
     CpuDevice device(flags_.options.threads);
     const auto stream = device.CreateStream();
     const auto decoder = model::LoadDecoder(device, directory, {});

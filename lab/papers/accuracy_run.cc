@@ -31,7 +31,7 @@ const AccuracyRunner::Prepared& AccuracyRunner::Prepare(const AccuracyRun& run) 
   }
   auto prepared = std::make_unique<Prepared>();
   prepared->run = run;
-  prepared->tokenizer = tokenizer::Tokenizer::FromDirectory(io::ResolveModelDirectory(run.model));
+  prepared->tokenizer = tokenizer::Tokenizer::FromModel(io::ResolveModel(run.model));
   eval::SuiteOptions suite;
   suite.tasks = run.tasks;
   suite.lengths = {run.length};
@@ -54,9 +54,9 @@ const AccuracyRunner::Prepared& AccuracyRunner::Prepare(const AccuracyRun& run) 
 
 nlohmann::ordered_json AccuracyRunner::Run(const AccuracyRun& run) {
   const Prepared& prepared = Prepare(run);
-  const std::filesystem::path directory = io::ResolveModelDirectory(run.model);
+  const std::filesystem::path directory = io::ResolveModel(run.model);
   eval::RunContext context;
-  context.model = model::ModelConfig::FromFile(directory / "config.json");
+  context.model = model::ModelConfig::FromModel(directory);
   context.configurations = {{"system", run.engine.kv}};
   context.options = {eval::DescribeOptions(run.engine.kv, directory)};
   context.max_batch = run.engine.max_batch;

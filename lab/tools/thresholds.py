@@ -4,7 +4,7 @@
     pip install torch safetensors tokenizers
     lab/tools/thresholds.py MODEL TEXT [--tokens 4096] [--start 0] [--layers 1:30]
 
-MODEL: a Llama model in Hugging Face's layout (tools/gguf_to_hf.py writes one). The model reads TEXT from token `start` on;
+MODEL: a Llama model in Hugging Face's layout (of GGUF, Transformers' from_pretrained(DIR, gguf_file=FILE) and save_pretrained write one). The model reads TEXT from token `start` on;
 its last 512 tokens stand for decoded ones, what is before them for the prompt. Lost: attention mass that fresh rows
 (10% of all, chosen with the true query) hold and the attended ones do not, mean over query heads, in points of all mass.
 """

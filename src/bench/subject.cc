@@ -46,7 +46,7 @@ void Subject::Load(const SubjectOptions& options) {
   };
   if (options.shape.empty()) {
     name_ = options.model;
-    directory_ = io::ResolveModelDirectory(options.model);
+    directory_ = io::ResolveModel(options.model);
     decoder_ = model::LoadDecoder(device, directory_, load);
     max_context_ = decoder_->config().max_context;
     layout_ = decoder_->config().kv_layout(decoder_->kv_dtype());

@@ -47,8 +47,8 @@ void GeneralOptions::Apply() const {
 
 void EngineFlags::DeclareModel(CLI::App& app, bool required) {
   auto* option = app.add_option("-m,--model", model,
-                                "Model directory in Hugging Face's layout, or org/name from the "
-                                "local Hugging Face cache")
+                                "Model directory in Hugging Face's layout, GGUF file, or org/name "
+                                "from the local Hugging Face cache")
                      ->type_name("DIR")
                      ->group(kModel);
   if (required) option->required();

@@ -233,18 +233,16 @@ SamplingParams DefaultSampling(const io::GenerationConfig& generation) {
 
 std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptions& options) {
   Parts parts = Begin(options, model);
-  parts.directory = io::ResolveModelDirectory(model);
+  parts.directory = io::ResolveModel(model);
   parts.identity = [directory = parts.directory] {
     // The fingerprint only samples the weights; file times reveal changes between the samples.
     return model::Fingerprint(directory) + " " + io::Checkpoint(directory).FileVersions();
   };
-  const auto config = model::ModelConfig::FromFile(parts.directory / "config.json");
+  const auto config = model::ModelConfig::FromModel(parts.directory);
   CheckWeights(parts, config, options);
   // Small files come first: their errors appear at once, not after gigabytes have been read.
-  if (std::filesystem::exists(parts.directory / "tokenizer.json")) {
-    parts.tokenizer = tokenizer::Tokenizer::FromDirectory(parts.directory);
-  }
-  const auto generation = io::GenerationConfig::FromDirectory(parts.directory);
+  parts.tokenizer = tokenizer::Tokenizer::FindIn(parts.directory);
+  const auto generation = io::GenerationConfig::FromModel(parts.directory);
   parts.sampling = DefaultSampling(generation);
   parts.sampling.Validate();
   parts.eos_ids = MergeEosIds(generation, config, parts.tokenizer.get());
@@ -261,8 +259,8 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
   }
   parts.decoder = model::LoadDecoder(parts.machine.compute(), parts.directory, load);
   bar.reset();
-  parts.weights_mapped =
-      parts.machine.gpu == nullptr && (!load.compute_f32 || config.weight_dtype == DType::kF32);
+  parts.weights_mapped = parts.machine.gpu == nullptr && !config.converts_weights &&
+                         (!load.compute_f32 || config.weight_dtype == DType::kF32);
   return std::make_unique<EngineImpl>(std::move(parts), options);
 }
 

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "io/gguf.h"
+#include "io/gguf_names.h"
 #include "kv/api/policy_registry.h"
 #include "kv/heads/head_plan.h"
 #include "kv/heads/prediction_sources.h"
@@ -18,22 +20,28 @@ bool UsesProfile(const KvOptions& options) {
   return options.profile != "none" && kv::FindPolicy(options.policy).uses_profile;
 }
 
+std::filesystem::path ProfilePath(const std::filesystem::path& model) {
+  constexpr const char* kName = "litecache-profile.safetensors";
+  if (!io::IsGguf(model)) return model / kName;
+  return model.parent_path() / fmt::format("{}.{}", io::GgufModelName(model), kName);
+}
+
 std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
-                                               const std::filesystem::path& directory,
+                                               const std::filesystem::path& model,
                                                const kv::Layout& layout) {
   if (!UsesProfile(options)) return nullptr;
   std::filesystem::path path = options.profile;
   if (options.profile == "auto") {
-    if (directory.empty()) return nullptr;
-    path = directory / kProfileName;
+    if (model.empty()) return nullptr;
+    path = ProfilePath(model);
     if (!std::filesystem::exists(path)) return nullptr;
   }
-  if (directory.empty()) {
+  if (model.empty()) {
     throw InvalidArgument("profile {}: a model with random weights has none; use profile 'none'",
                           path.string());
   }
   auto profile = std::make_shared<kv::Profile>(kv::Profile::Load(path));
-  profile->CheckModel(layout, model::Fingerprint(directory), path);
+  profile->CheckModel(layout, model::Fingerprint(model), path);
   return profile;
 }
 

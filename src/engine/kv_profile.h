@@ -12,17 +12,18 @@
 
 namespace litecache::engine {
 
-// Name of the profile's file in a model's directory.
-inline constexpr const char* kProfileName = "litecache-profile.safetensors";
+// Where a model's profile is: litecache-profile.safetensors in its directory, and
+// NAME.litecache-profile.safetensors beside NAME.gguf.
+std::filesystem::path ProfilePath(const std::filesystem::path& model);
 
 // Whether the policy uses a profile.
 bool UsesProfile(const KvOptions& options);
 
-// options.profile: a file, "auto" (kProfileName in `directory`, if it exists) or "none". Returns
-// null without a profile, and for policies that need none. directory: empty for a model without
+// options.profile: a file, "auto" (ProfilePath of `model`, if it exists) or "none". Returns
+// null without a profile, and for policies that need none. model: empty for one without
 // files. Throws FileError for a file that is missing, damaged or another model's.
 std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
-                                               const std::filesystem::path& directory,
+                                               const std::filesystem::path& model,
                                                const kv::Layout& layout);
 
 // Tells users what the policy lacks here, what that costs, and how to fix it; empty if it lacks

@@ -7,8 +7,10 @@
 
 #include "base/error.h"
 #include "base/join.h"
+#include "io/gguf_names.h"
 #include "io/json.h"
 #include "io/other_formats.h"
+#include "io/safetensors.h"
 
 namespace litecache::io {
 namespace {
@@ -18,20 +20,46 @@ namespace fs = std::filesystem;
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 
+// Large enough for any model, small enough that no count is absurd.
+constexpr int64_t kMaxFiles = 99999;
+constexpr int64_t kMaxHeads = int64_t{1} << 20;
+
+// The heads of a Llama model's W_q or W_k (and of their biases), which llama.cpp stores in pairs of
+// rows; else 0.
+int64_t PairedHeads(const Gguf& gguf, const std::string& name) {
+  if (gguf.fields().String("general.architecture") != "llama") return 0;
+  if (name.find(".attn_q.") != std::string::npos) {
+    return gguf.fields().RequiredInt("llama.attention.head_count", 1, kMaxHeads);
+  }
+  if (name.find(".attn_k.") == std::string::npos) return 0;
+  const auto heads = gguf.fields().Int("llama.attention.head_count_kv", 1, kMaxHeads);
+  return heads ? *heads : gguf.fields().RequiredInt("llama.attention.head_count", 1, kMaxHeads);
+}
+
 }  // namespace
 
-Checkpoint::Checkpoint(const fs::path& directory) : directory_(directory) {
-  std::error_code ignored;
-  if (fs::exists(directory / kSingle, ignored)) {
-    Add(directory / kSingle);
-    return;
+Checkpoint::Checkpoint(const fs::path& model) : path_(model) {
+  if (IsGguf(model)) {
+    AddGguf();
+  } else {
+    AddDirectory();
   }
-  const fs::path index_path = directory / kIndex;
-  if (!fs::exists(index_path, ignored)) {
-    const std::string instead = OtherFormat(directory);
-    throw FileError("{}: holds neither {} nor {}{}{}", directory.string(), kSingle, kIndex,
+}
+
+void Checkpoint::AddDirectory() {
+  std::error_code ignored;
+  if (fs::exists(path_ / kSingle, ignored)) {
+    Add(std::make_unique<Safetensors>(path_ / kSingle));
+  } else if (fs::exists(path_ / kIndex, ignored)) {
+    AddIndexed(path_ / kIndex);
+  } else {
+    const std::string instead = OtherFormat(path_);
+    throw FileError("{}: holds neither {} nor {}{}{}", path_.string(), kSingle, kIndex,
                     instead.empty() ? "" : "; ", instead);
   }
+}
+
+void Checkpoint::AddIndexed(const fs::path& index_path) {
   const nlohmann::json document = ReadJsonFile(index_path);
   const JsonFields fields(document, index_path.string());
   if (!fields.Object("weight_map")) {
@@ -57,47 +85,77 @@ Checkpoint::Checkpoint(const fs::path& directory) : directory_(directory) {
   }
   if (shards.empty()) throw FileError("{}: 'weight_map' is empty", index_path.string());
   std::vector<std::string> missing;
+  std::error_code ignored;
   for (const std::string& shard : shards) {
-    if (!fs::exists(directory / shard, ignored)) missing.push_back(shard);
+    if (!fs::exists(path_ / shard, ignored)) missing.push_back(shard);
   }
   if (!missing.empty()) {
     throw FileError(
         "{}: {} of the {} files of weights that {} names {} missing, e.g. {}: the download is not "
         "complete; `hf download` goes on with it",
-        directory.string(), missing.size(), shards.size(), kIndex,
-        missing.size() == 1 ? "is" : "are", missing.front());
+        path_.string(), missing.size(), shards.size(), kIndex, missing.size() == 1 ? "is" : "are",
+        missing.front());
   }
-  files_.reserve(shards.size());
-  for (const std::string& shard : shards) Add(directory / shard);
+  for (const std::string& shard : shards) Add(std::make_unique<Safetensors>(path_ / shard));
   for (const auto& [tensor, file] : weight_map.items()) {
     const auto found = tensors_.find(tensor);
-    const fs::path expected = directory / file.get_ref<const std::string&>();
-    if (found == tensors_.end() || files_[found->second].file().path() != expected) {
+    const fs::path expected = path_ / file.get_ref<const std::string&>();
+    if (found == tensors_.end() || files_[found->second.file]->file().path() != expected) {
       throw FileError("{}: tensor '{}' is missing, although {} lists it here", expected.string(),
                       tensor, kIndex);
     }
   }
 }
 
-void Checkpoint::Add(const fs::path& file) {
+void Checkpoint::AddGguf() {
+  auto first = std::make_unique<Gguf>(path_);
+  gguf_ = first.get();
+  const int64_t count = gguf_->fields().Int("split.count", 0, kMaxFiles).value_or(0);
+  const int64_t part = gguf_->fields().Int("split.no", 0, kMaxFiles).value_or(0);
+  Add(std::move(first));
+  if (count <= 1) return;
+  if (SplitFile(path_, part, count) != path_) {
+    throw FileError(
+        "{}: is part {} of a model in {} files, but its name does not end in -{:05}-of-{:05}.gguf: "
+        "give the files the names that they were published with",
+        path_.string(), part + 1, count, part + 1, count);
+  }
+  if (part != 0) {
+    throw FileError("{}: is part {} of {}: name the first, {}", path_.string(), part + 1, count,
+                    SplitFile(path_, 0, count).string());
+  }
+  for (int64_t i = 1; i < count; ++i) {
+    const fs::path file = SplitFile(path_, i, count);
+    auto next = std::make_unique<Gguf>(file);
+    if (next->fields().Int("split.no", 0, kMaxFiles) != i) {
+      throw FileError("{}: is not part {} of {}", file.string(), i + 1, path_.string());
+    }
+    Add(std::move(next));
+  }
+}
+
+void Checkpoint::Add(std::unique_ptr<TensorFile> file) {
   const size_t index = files_.size();
-  files_.emplace_back(file);
-  file_bytes_ += files_.back().file().size();
-  for (const auto& [tensor, info] : files_.back().tensors()) {
-    const auto [place, inserted] = tensors_.emplace(tensor, index);
+  file_bytes_ += file->file().size();
+  for (const auto& [name, info] : file->tensors()) {
+    Place place{index, &info};
+    if (gguf_ != nullptr) place.paired_heads = PairedHeads(*gguf_, name);
+    const auto [known, inserted] =
+        tensors_.emplace(gguf_ == nullptr ? name : HuggingFaceName(name), place);
     if (!inserted) {
-      throw FileError("{}: tensor '{}' is also in {}", file.string(), tensor,
-                      files_[place->second].file().path().string());
+      throw FileError("{}: tensor '{}' is also in {}", file->file().path().string(), name,
+                      files_[known->second.file]->file().path().string());
     }
   }
+  files_.push_back(std::move(file));
 }
 
 Checkpoint::Tensor Checkpoint::Find(const std::string& name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) return {};
-  const Safetensors& file = files_[found->second];
-  const TensorInfo& info = file.tensors().at(name);
-  return {&info, file.Data(info), &file.file().path()};
+  const auto& [index, info, paired_heads] = found->second;
+  const TensorFile& file = *files_[index];
+  return {info, file.Data(*info), &file.file().path(), paired_heads};
 }
 
 std::vector<std::string> Checkpoint::TensorNames() const {
@@ -108,13 +166,13 @@ std::vector<std::string> Checkpoint::TensorNames() const {
 
 std::string Checkpoint::FileVersions() const {
   std::string versions;
-  for (const Safetensors& file : files_) {
-    const fs::path& path = file.file().path();
+  for (const auto& file : files_) {
+    const fs::path& path = file->file().path();
     std::error_code error;
     const auto time = fs::last_write_time(path, error).time_since_epoch();
     if (error) throw FileError("{}: {}", path.string(), error.message());
     versions += fmt::format("{}{}:{}:{}", versions.empty() ? "" : " ", path.filename().string(),
-                            file.file().size(), static_cast<int64_t>(time.count()));
+                            file->file().size(), static_cast<int64_t>(time.count()));
   }
   return versions;
 }
@@ -123,8 +181,8 @@ void Checkpoint::Prefault(const std::function<void(int64_t done, int64_t total)>
   const auto total = static_cast<int64_t>(file_bytes_);
   int64_t done = 0;
   if (progress) progress(done, total);
-  for (const Safetensors& file : files_) {
-    file.file().Prefault([&](size_t bytes) {
+  for (const auto& file : files_) {
+    file->file().Prefault([&](size_t bytes) {
       done += static_cast<int64_t>(bytes);
       if (progress) progress(done, total);
     });

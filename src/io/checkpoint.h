@@ -1,32 +1,39 @@
-// All tensors of a model directory: model.safetensors, or the shards that
-// model.safetensors.index.json names.
+// All tensors of a model: model.safetensors, or the shards that model.safetensors.index.json names,
+// or the files of a GGUF model.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "io/safetensors.h"
+#include "io/gguf.h"
+#include "io/tensor_file.h"
 
 namespace litecache::io {
 
 class Checkpoint {
  public:
-  // Maps the files and checks them against the index. Throws FileError: no weights in the directory
-  // (the message says what is in it instead), a missing shard, a tensor that is missing from its
-  // shard or is in two.
-  explicit Checkpoint(const std::filesystem::path& directory);
+  // Maps the files and checks them against the index. `model`: a directory, or the (first) file of
+  // a GGUF model. Throws FileError: no weights in the directory (the message says what is in it
+  // instead), a missing shard, a tensor that is missing from its shard or is in two.
+  explicit Checkpoint(const std::filesystem::path& model);
 
   struct Tensor {
     const TensorInfo* info = nullptr;
     const std::byte* data = nullptr;
     const std::filesystem::path* file = nullptr;
+    // Not 0: the rows are those of so many heads, and rows i and i + d/2 of a head of d rows are
+    // its rows 2i and 2i + 1 here. llama.cpp stores W_q and W_k of Llama so, because it rotates
+    // neighbouring channels with one another.
+    int64_t paired_heads = 0;
   };
 
-  // info is null if there is no such tensor.
+  // By its name in Hugging Face's checkpoints, also in GGUF. info is null if there is no such
+  // tensor.
   Tensor Find(const std::string& name) const;
   size_t tensor_count() const { return tensors_.size(); }
   // In ascending order, independent of shards.
@@ -36,17 +43,30 @@ class Checkpoint {
   // the change. Throws FileError.
   std::string FileVersions() const;
   uint64_t file_bytes() const { return file_bytes_; }
-  const std::filesystem::path& directory() const { return directory_; }
+  // The directory, or the GGUF file.
+  const std::filesystem::path& path() const { return path_; }
+  // The (first) file of a GGUF model, which has the metadata; null for safetensors.
+  const Gguf* gguf() const { return gguf_; }
 
   // Reads every file into memory (MappedFile::Prefault). progress(done, total) may throw to cancel.
   void Prefault(const std::function<void(int64_t done, int64_t total)>& progress) const;
 
  private:
-  void Add(const std::filesystem::path& file);
+  struct Place {
+    size_t file = 0;  // index into files_
+    const TensorInfo* info = nullptr;
+    int64_t paired_heads = 0;
+  };
 
-  std::filesystem::path directory_;
-  std::vector<Safetensors> files_;
-  std::map<std::string, size_t> tensors_;  // name -> index into files_
+  void AddDirectory();
+  void AddIndexed(const std::filesystem::path& index);
+  void AddGguf();
+  void Add(std::unique_ptr<TensorFile> file);
+
+  std::filesystem::path path_;
+  std::vector<std::unique_ptr<TensorFile>> files_;
+  const Gguf* gguf_ = nullptr;
+  std::map<std::string, Place> tensors_;
   uint64_t file_bytes_ = 0;
 };
 

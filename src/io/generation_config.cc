@@ -3,19 +3,36 @@
 #include <limits>
 
 #include "io/file.h"
+#include "io/gguf.h"
 #include "io/json.h"
 
 namespace litecache::io {
 
-GenerationConfig GenerationConfig::FromDirectory(const std::filesystem::path& directory) {
-  const auto path = directory / "generation_config.json";
+namespace {
+
+constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max();
+
+GenerationConfig FromGguf(const JsonFields& fields) {
+  GenerationConfig config;
+  config.temperature = fields.Number("general.sampling.temp", 0, 1e4);
+  config.top_k = fields.Int("general.sampling.top_k", 0, kMaxId);
+  config.top_p = fields.Number("general.sampling.top_p", 0, 1);
+  config.min_p = fields.Number("general.sampling.min_p", 0, 1);
+  config.repetition_penalty = fields.Number("general.sampling.penalty_repeat", 1e-4, 1e4);
+  return config;
+}
+
+}  // namespace
+
+GenerationConfig GenerationConfig::FromModel(const std::filesystem::path& model) {
+  if (IsGguf(model)) return FromGguf(Gguf(model).fields());
+  const auto path = model / "generation_config.json";
   std::error_code ignored;
   if (!std::filesystem::exists(path, ignored)) return {};
   return FromJson(ReadTextFile(path), path.string());
 }
 
 GenerationConfig GenerationConfig::FromJson(const std::string& text, const std::string& name) {
-  constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max();
   constexpr int64_t kMaxLength = int64_t{1} << 40;
   const nlohmann::json document = ParseJson(text, name);
   const JsonFields fields(document, name);

@@ -24,8 +24,9 @@ struct GenerationConfig {
   std::optional<int64_t> max_length;
   std::optional<int64_t> max_new_tokens;
 
-  // directory/generation_config.json; all fields unset when there is no such file.
-  static GenerationConfig FromDirectory(const std::filesystem::path& directory);
+  // generation_config.json in the model's directory, or what a GGUF file says of sampling
+  // (general.sampling.*); all fields unset when there is neither.
+  static GenerationConfig FromModel(const std::filesystem::path& model);
   static GenerationConfig FromJson(const std::string& text, const std::string& name);
 };
 

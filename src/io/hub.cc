@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
 #include <vector>
 
 #include "base/error.h"
 #include "base/join.h"
 #include "io/file.h"
+#include "io/gguf.h"
+#include "io/gguf_names.h"
 #include "io/other_formats.h"
 
 namespace litecache::io {
@@ -124,7 +127,7 @@ fs::path FindSnapshot(const std::string& model, const std::string& name,
   const fs::path repository = cache / FolderName(name);
   if (!IsDirectory(repository)) {
     throw FileError(
-        "{}: no such directory, and no such model in the Hugging Face cache {} ({}); "
+        "{}: no such file or directory, and no such model in the Hugging Face cache {} ({}); "
         "LiteCache does not download: fetch it with `hf download {}{}` (pip install "
         "huggingface_hub)",
         model, cache.string(), WhatIsThere(cache), name,
@@ -146,6 +149,32 @@ fs::path FindSnapshot(const std::string& model, const std::string& name,
   return snapshots / commit;
 }
 
+bool IsNamedOrBeginsAsGguf(const fs::path& file) {
+  if (!IsGguf(file)) return false;  // opening a FIFO would wait for its other end
+  char magic[4] = {};
+  std::ifstream(file, std::ios::binary).read(magic, sizeof magic);
+  return file.extension() == ".gguf" || std::string_view(magic, sizeof magic) == "GGUF";
+}
+
+// The only GGUF model in a directory that has no safetensors; empty: there is none.
+fs::path FindGguf(const fs::path& directory) {
+  std::vector<std::string> models;
+  for (const char* weights : {"model.safetensors", "model.safetensors.index.json"}) {
+    if (Exists(directory / weights)) return {};
+  }
+  for (const std::string& name : Names(directory)) {
+    // Of a model in parts the first stands for all. What encodes images for a model is none.
+    if (name.ends_with(".gguf") && IsFirstFile(name) && !name.starts_with("mmproj")) {
+      models.push_back(name);
+    }
+  }
+  if (models.size() > 1) {
+    throw FileError("{}: holds several GGUF models ({}): name one of these files",
+                    directory.string(), Listed(models));
+  }
+  return models.empty() ? fs::path() : directory / models.front();
+}
+
 }  // namespace
 
 fs::path HubCacheDirectory() {
@@ -159,8 +188,8 @@ fs::path HubCacheDirectory() {
   return base / "huggingface" / "hub";
 }
 
-fs::path ResolveModelDirectory(const std::string& model) {
-  if (model.empty()) throw FileError("no model given: name a directory or org/name");
+fs::path ResolveModel(const std::string& model) {
+  if (model.empty()) throw FileError("no model given: name a directory, a GGUF file or org/name");
   fs::path directory = model;
   if (!Exists(directory)) {
     const size_t at = model.find('@');
@@ -170,19 +199,21 @@ fs::path ResolveModelDirectory(const std::string& model) {
                                revision.find("..") == std::string::npos &&
                                !revision.starts_with('/');
     if (!IsRepositoryName(name) || !safe_revision) {
-      throw FileError("{}: no such directory (and not org/name of a cached model)", model);
+      throw FileError("{}: no such file or directory (and not org/name of a cached model)", model);
     }
     directory = FindSnapshot(model, name, revision);
   } else if (!IsDirectory(directory)) {
-    const std::string format = OtherFormatOfFile(directory);
+    // A file that is only named so is refused when it is read.
+    if (IsNamedOrBeginsAsGguf(directory)) return directory;
     throw FileError(
-        "{}: {}", model,
-        format.empty() ? "is a file; name the model's directory, which holds config.json" : format);
+        "{}: is a file; name the model's directory, which holds config.json, or a GGUF file",
+        model);
   }
+  if (fs::path gguf = FindGguf(directory); !gguf.empty()) return gguf;
   if (!Exists(directory / "config.json")) {
     const std::vector<std::string> names = Names(directory);
     const std::string format = OtherFormat(directory);
-    throw FileError("{}: holds no config.json{}", directory.string(),
+    throw FileError("{}: holds neither config.json nor a GGUF file{}", directory.string(),
                     !format.empty() ? "; " + format
                     : names.empty() ? " (it is empty)"
                                     : " (there are " + Listed(names) + ")");

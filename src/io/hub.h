@@ -1,4 +1,5 @@
-// Finds the model that a user names: a directory, or org/name in the local Hugging Face cache.
+// Finds the model that a user names: a directory, a GGUF file, or org/name in the local Hugging
+// Face cache.
 #pragma once
 
 #include <filesystem>
@@ -10,9 +11,11 @@ namespace litecache::io {
 // XDG_CACHE_HOME/huggingface/hub, otherwise ~/.cache/huggingface/hub.
 std::filesystem::path HubCacheDirectory();
 
-// The directory that `model` names: one with a config.json, or the cached snapshot of org/name
-// (models--org--name/refs/main -> snapshots/<revision>), optionally org/name@revision. Never uses
-// the network. Throws FileError that says where it looked and which models are there.
-std::filesystem::path ResolveModelDirectory(const std::string& model);
+// What `model` names: a directory with a config.json, a GGUF file, or the cached snapshot of
+// org/name (models--org--name/refs/main -> snapshots/<revision>), optionally org/name@revision. Of
+// a directory or a snapshot without safetensors that has one GGUF model, the (first) file of that
+// model. Never uses the network. Throws FileError that says where it looked and which models are
+// there.
+std::filesystem::path ResolveModel(const std::string& model);
 
 }  // namespace litecache::io

@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <fstream>
 #include <initializer_list>
 #include <vector>
 
@@ -15,10 +14,6 @@ namespace litecache::io {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::string_view kGguf =
-    "GGUF, llama.cpp's format, which LiteCache does not read: get the model in safetensors, from "
-    "which it was converted";
 
 // The files that end in one of `suffixes`, at most `most` of them.
 std::string Files(const fs::path& directory, std::initializer_list<std::string_view> suffixes) {
@@ -61,9 +56,6 @@ std::string OtherFormat(const fs::path& directory) {
         "merge_and_unload(), and save that with save_pretrained()",
         BaseModel(adapter));
   }
-  if (const std::string gguf = Files(directory, {".gguf"}); !gguf.empty()) {
-    return fmt::format("{} is {}", gguf, kGguf);
-  }
   const std::string others = Files(directory, {".bin", ".pth", ".pt", ".h5", ".msgpack", ".onnx"});
   if (!others.empty()) {
     return fmt::format(
@@ -73,14 +65,6 @@ std::string OtherFormat(const fs::path& directory) {
   }
   const std::string parts = Files(directory, {".safetensors"});
   return parts.empty() ? "" : fmt::format("there are {}; is the download complete?", parts);
-}
-
-std::string OtherFormatOfFile(const fs::path& file) {
-  char magic[4] = {};
-  std::ifstream(file, std::ios::binary).read(magic, sizeof magic);
-  return std::string_view(magic, sizeof magic) == "GGUF" || file.extension() == ".gguf"
-             ? fmt::format("is {}", kGguf)
-             : "";
 }
 
 void RefuseLfsPointer(std::string_view text, const std::string& name) {

@@ -8,11 +8,8 @@
 namespace litecache::io {
 
 // What a directory without config.json or safetensors files holds instead, as the end of a message:
-// "a.gguf is GGUF, ...: ...". Empty where it is nothing that is known.
+// "it is an adapter (LoRA), ...". Empty where it is nothing that is known.
 std::string OtherFormat(const std::filesystem::path& directory);
-
-// Of a single file, by its name and its first bytes; empty likewise.
-std::string OtherFormatOfFile(const std::filesystem::path& file);
 
 // Throws FileError where `text` is what Git leaves in the place of a large file. `name` begins the
 // message.

@@ -187,7 +187,8 @@ std::map<std::string, std::string> ParseSafetensorsMetadata(std::span<const std:
   return metadata;
 }
 
-Safetensors::Safetensors(const std::filesystem::path& path)
-    : file_(path), tensors_(ParseSafetensors(file_.bytes(), file_.size(), path.string())) {}
+Safetensors::Safetensors(const std::filesystem::path& path) : TensorFile(path) {
+  tensors_ = ParseSafetensors(file_.bytes(), file_.size(), path.string());
+}
 
 }  // namespace litecache::io

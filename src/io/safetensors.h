@@ -7,23 +7,10 @@
 #include <map>
 #include <span>
 #include <string>
-#include <vector>
 
-#include "io/mapped_file.h"
+#include "io/tensor_file.h"
 
 namespace litecache::io {
-
-// A tensor's location, as checked by ParseSafetensors.
-struct TensorInfo {
-  std::string dtype;  // "F32", "F16", "BF16", "I64", ...
-  std::vector<int64_t> shape;
-  uint64_t begin = 0;  // offset in bytes from the start of the file
-  uint64_t end = 0;
-
-  uint64_t bytes() const { return end - begin; }
-  // "BF16 [2048, 512]"
-  std::string ToString() const;
-};
 
 // Parses a header. `head` holds the first bytes of a file of file_size bytes (at least the header).
 // Checks what the format requires: header length within the file and at most 100 MB, JSON without
@@ -39,17 +26,10 @@ std::map<std::string, std::string> ParseSafetensorsMetadata(std::span<const std:
                                                             const std::string& name);
 
 // A memory-mapped safetensors file.
-class Safetensors {
+class Safetensors : public TensorFile {
  public:
+  // Throws FileError as ParseSafetensors does.
   explicit Safetensors(const std::filesystem::path& path);
-
-  const MappedFile& file() const { return file_; }
-  const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
-  const std::byte* Data(const TensorInfo& tensor) const { return file_.data() + tensor.begin; }
-
- private:
-  MappedFile file_;
-  std::map<std::string, TensorInfo> tensors_;
 };
 
 }  // namespace litecache::io

@@ -1,52 +1,51 @@
-#include <cstring>
+#include <algorithm>
 #include <optional>
+#include <span>
+#include <string_view>
+#include <utility>
 
+#include "base/block_format.h"
 #include "base/error.h"
-#include "base/units.h"
+#include "base/join.h"
 #include "device/cpu/cpu_device.h"
+#include "io/checkpoint.h"
 #include "model/weights.h"
 
 namespace litecache::model {
 namespace {
 
-std::optional<DType> ToDType(const std::string& name) {
+std::optional<DType> ToDType(std::string_view name) {
   if (name == "BF16") return DType::kBF16;
   if (name == "F16") return DType::kF16;
   if (name == "F32") return DType::kF32;
   return std::nullopt;
 }
 
-// Element i of possibly unaligned data.
-template <typename T>
-float Load(const std::byte* data, int64_t i) {
-  T value;
-  std::memcpy(&value, data + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
-  return static_cast<float>(value);
-}
-
-void Widen(const std::byte* data, DType dtype, int64_t begin, int64_t end, float* out) {
+void Round(std::span<const float> values, DType dtype, void* out) {
   switch (dtype) {
     case DType::kBF16:
-      for (int64_t i = begin; i < end; ++i) out[i] = Load<bf16>(data, i);
+      for (size_t i = 0; i < values.size(); ++i) static_cast<bf16*>(out)[i] = bf16(values[i]);
       break;
     case DType::kF16:
-      for (int64_t i = begin; i < end; ++i) out[i] = Load<f16>(data, i);
+      for (size_t i = 0; i < values.size(); ++i) static_cast<f16*>(out)[i] = f16(values[i]);
       break;
     default:
-      for (int64_t i = begin; i < end; ++i) out[i] = Load<float>(data, i);
+      std::ranges::copy(values, static_cast<float*>(out));
       break;
   }
 }
 
 class CheckpointWeights final : public WeightStore {
  public:
-  CheckpointWeights(Device& device, const std::filesystem::path& directory,
-                    const LoadOptions& options)
+  CheckpointWeights(Device& device, const std::filesystem::path& model,
+                    std::optional<DType> converted, bool passing,
+                    std::function<void(int64_t done, int64_t total)> progress)
       : device_(device),
         stream_(device.CreateStream()),
-        checkpoint_(directory),
-        widen_(options.compute_f32),
-        progress_(options.progress) {}
+        checkpoint_(model),
+        converted_(converted),
+        passing_(passing),
+        progress_(std::move(progress)) {}
 
   bool Has(const std::string& name) const override {
     return checkpoint_.Find(name).info != nullptr;
@@ -54,14 +53,22 @@ class CheckpointWeights final : public WeightStore {
 
   MatrixView Matrix(const std::string& name, int64_t rows, int64_t cols) override {
     const Found found = Find(name, {rows, cols});
-    const DType target = widen_ ? DType::kF32 : found.dtype;
-    const bool aligned = reinterpret_cast<uintptr_t>(found.data) % SizeOf(found.dtype) == 0;
+    const std::optional<DType> dtype = ToDType(found.format->name);
+    LC_CHECK(converted_ || dtype);
+    const DType target = converted_ ? *converted_ : *dtype;
     Count(static_cast<uint64_t>(rows * cols) * SizeOf(target));
-    if (target == found.dtype && aligned) {
+    const bool aligned = reinterpret_cast<uintptr_t>(found.data) % SizeOf(target) == 0;
+    if (target == dtype && aligned && found.paired_heads == 0) {
+      mapped_ = true;
       // Views are mutable only by type; nothing writes through a weight's view.
-      return MatrixView::Of(const_cast<std::byte*>(found.data), found.dtype, rows, cols);
+      return MatrixView::Of(const_cast<std::byte*>(found.data), target, rows, cols);
     }
-    return Copy(found, target, rows, cols);
+    if (passing_) buffers_.clear();
+    buffers_.push_back(device_.Allocate(static_cast<size_t>(rows * cols) * SizeOf(target)));
+    const MatrixView view = MatrixView::Of(buffers_.back().data(), target, rows, cols);
+    Convert(found, view);
+    Report(found.bytes);
+    return view;
   }
 
   const float* NormWeight(const std::string& name, int64_t n) override { return Vector(name, n); }
@@ -69,8 +76,8 @@ class CheckpointWeights final : public WeightStore {
 
   void Finish(const std::function<void(int64_t done, int64_t total)>& progress) override {
     const auto total = static_cast<int64_t>(checkpoint_.file_bytes());
-    // Widening has already read every matrix.
-    if (!widen_) {
+    // Conversion has already read what is not mapped.
+    if (mapped_) {
       checkpoint_.Prefault(progress);
     } else if (progress) {
       progress(total, total);
@@ -80,71 +87,95 @@ class CheckpointWeights final : public WeightStore {
  private:
   struct Found {
     const std::byte* data = nullptr;
-    DType dtype = DType::kF32;
+    const BlockFormat* format = nullptr;
     uint64_t bytes = 0;
+    int64_t paired_heads = 0;
   };
 
   Found Find(const std::string& name, const std::vector<int64_t>& shape) const {
     const io::Checkpoint::Tensor tensor = checkpoint_.Find(name);
     const auto expected = [&] { return io::TensorInfo{"", shape}.ToString(); };
     if (tensor.info == nullptr) {
-      throw FileError("{}: tensor '{}' {} is missing, but config.json requires it",
-                      checkpoint_.directory().string(), name, expected());
+      throw FileError("{}: tensor '{}'{} is missing, but the model's config requires it",
+                      checkpoint_.path().string(), name, expected());
     }
     if (tensor.info->shape != shape) {
-      throw FileError("{}: tensor '{}' is {}, but config.json requires{}", tensor.file->string(),
-                      name, tensor.info->ToString(), expected());
+      throw FileError("{}: tensor '{}' is {}, but the model's config requires{}",
+                      tensor.file->string(), name, tensor.info->ToString(), expected());
     }
-    const std::optional<DType> dtype = ToDType(tensor.info->dtype);
-    if (!dtype) {
-      throw Unsupported("{}: tensor '{}' is {}; BF16, F16 and F32 are supported",
-                        tensor.file->string(), name, tensor.info->ToString());
+    const BlockFormat* format = FindBlockFormat(tensor.info->dtype);
+    const bool block = checkpoint_.gguf() != nullptr;
+    if (format == nullptr || format->to_float == nullptr || (!block && format->quantized())) {
+      std::vector<std::string_view> read;
+      for (const BlockFormat& known : BlockFormats()) {
+        if (known.to_float != nullptr && (block || !known.quantized())) read.push_back(known.name);
+      }
+      throw Unsupported("{}: tensor '{}' is {}; {} are supported", tensor.file->string(), name,
+                        tensor.info->ToString(), Join(read));
     }
-    return {tensor.data, *dtype, tensor.info->bytes()};
+    return {tensor.data, format, tensor.info->bytes(), tensor.paired_heads};
+  }
+
+  // Writes the tensor [rows, cols] in the dtype of `out`, rows in Transformers' order.
+  void Convert(const Found& found, const MatrixView& out) const {
+    constexpr int64_t kGrain = int64_t{1} << 16;  // values
+    const BlockFormat& format = *found.format;
+    const int64_t blocks = out.cols / format.values;
+    const int64_t heads = found.paired_heads;
+    LC_CHECK(heads == 0 || out.rows % (2 * heads) == 0);
+    AsCpu(*stream_).pool().ParallelFor(
+        out.rows, std::max<int64_t>(1, kGrain / out.cols), [&](int64_t begin, int64_t end, int) {
+          std::vector<float> values(static_cast<size_t>(out.cols));
+          for (int64_t row = begin; row < end; ++row) {
+            const int64_t from = heads == 0 ? row : PairedRow(row, out.rows / heads);
+            format.to_float(found.data + from * blocks * format.bytes, blocks, values.data());
+            Round(values, out.dtype, out.Rows(row, 1).data);
+          }
+        });
+  }
+
+  // Where row `row` is if the rows of a head's two halves are stored in pairs.
+  static int64_t PairedRow(int64_t row, int64_t head_rows) {
+    const int64_t head = row / head_rows, at = row % head_rows, half = head_rows / 2;
+    return head * head_rows + at % half * 2 + at / half;
   }
 
   const float* Vector(const std::string& name, int64_t n) {
     const Found found = Find(name, {n});
     float* out = NewVector(n);
-    Widen(found.data, found.dtype, 0, n, out);
+    if (found.format->quantized()) {
+      throw Unsupported("{}: the vector '{}' is quantized as {}", checkpoint_.path().string(), name,
+                        found.format->name);
+    }
+    Convert(found, MatrixView::Of(out, DType::kF32, n, 1));
     return out;
   }
 
-  // The matrix widened, or copied unchanged if its data is misaligned in the file.
-  MatrixView Copy(const Found& found, DType target, int64_t rows, int64_t cols) {
-    const int64_t count = rows * cols;
-    buffers_.push_back(device_.Allocate(static_cast<size_t>(count) * SizeOf(target)));
-    void* out = buffers_.back().data();
-    if (target == found.dtype) {
-      std::memcpy(out, found.data, found.bytes);
-    } else {
-      constexpr int64_t kGrain = int64_t{1} << 18;
-      AsCpu(*stream_).pool().ParallelFor(count, kGrain, [&](int64_t begin, int64_t end, int) {
-        Widen(found.data, found.dtype, begin, end, static_cast<float*>(out));
-      });
-    }
-    done_ += found.bytes;
-    if (widen_ && progress_) {
+  void Report(uint64_t bytes) {
+    done_ += bytes;
+    if (converted_ && progress_) {
       progress_(static_cast<int64_t>(done_), static_cast<int64_t>(checkpoint_.file_bytes()));
     }
-    return MatrixView::Of(out, target, rows, cols);
   }
 
   Device& device_;
   std::unique_ptr<Stream> stream_;
   io::Checkpoint checkpoint_;
-  const bool widen_;
+  const std::optional<DType> converted_;
+  const bool passing_;
   const std::function<void(int64_t, int64_t)> progress_;
   std::vector<Buffer> buffers_;
+  bool mapped_ = false;  // a matrix is used where it is in its file
   uint64_t done_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<WeightStore> OpenCheckpointWeights(Device& device,
-                                                   const std::filesystem::path& directory,
-                                                   const LoadOptions& options) {
-  return std::make_unique<CheckpointWeights>(device, directory, options);
+std::unique_ptr<WeightStore> OpenCheckpointWeights(
+    Device& device, const std::filesystem::path& model, std::optional<DType> converted,
+    bool passing, std::function<void(int64_t done, int64_t total)> progress) {
+  return std::make_unique<CheckpointWeights>(device, model, converted, passing,
+                                             std::move(progress));
 }
 
 }  // namespace litecache::model

@@ -8,10 +8,12 @@
 
 #include "base/error.h"
 #include "base/join.h"
+#include "io/checkpoint.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "model/config_fields.h"
 #include "model/families.h"
+#include "model/gguf_config.h"
 
 namespace litecache::model {
 namespace {
@@ -70,32 +72,8 @@ DType ParseDType(const io::JsonFields& fields) {
   return DType::kF32;  // as Transformers assumes if the field is missing
 }
 
-}  // namespace
-
-int64_t ModelConfig::parameters() const {
-  const bool opt = family == Family::kOpt;
-  const int64_t attention_weights = hidden * (2 * q_width() + 2 * kv_width());
-  const int64_t attention_biases = (attention_bias ? q_width() + 2 * kv_width() : 0) +
-                                   (attention_output_bias ? hidden : 0) +
-                                   (qk_norm ? 2 * head_dim : 0);
-  const int64_t mlp_matrices = opt ? 2 : 3;
-  const int64_t mlp_biases = mlp_bias ? (mlp_matrices - 1) * intermediate + hidden : 0;
-  const int64_t norm = opt ? 2 * hidden : hidden;  // LayerNorm has a bias as well as a weight
-  int64_t total = layers * (attention_weights + attention_biases +
-                            mlp_matrices * hidden * intermediate + mlp_biases + 2 * norm);
-  total += vocab * embedding_dim * (tie_embeddings ? 1 : 2);
-  if (final_norm) total += norm;
-  if (opt) total += (max_context + 2) * hidden;
-  if (embedding_dim != hidden) total += 2 * embedding_dim * hidden;
-  return total;
-}
-
-ModelConfig ModelConfig::FromFile(const std::filesystem::path& config_json) {
-  return FromJson(io::ReadTextFile(config_json), config_json.string());
-}
-
-ModelConfig ModelConfig::FromJson(const std::string& text, const std::string& name) {
-  const nlohmann::json document = io::ParseJson(text, name);
+// The contents of a config.json; `name` begins messages.
+ModelConfig ParseConfig(const nlohmann::json& document, const std::string& name) {
   const io::JsonFields fields(document, name);
   const FamilySpec& spec = FindFamily(fields);
   RefuseQuantized(fields);
@@ -116,6 +94,41 @@ ModelConfig ModelConfig::FromJson(const std::string& text, const std::string& na
   if (!bos.empty()) config.bos_id = static_cast<int32_t>(bos.front());
   spec.parse(fields, config);
   return config;
+}
+
+}  // namespace
+
+int64_t ModelConfig::parameters() const {
+  const bool opt = family == Family::kOpt;
+  const int64_t attention_weights = hidden * (2 * q_width() + 2 * kv_width());
+  const int64_t attention_biases = (attention_bias ? q_width() + 2 * kv_width() : 0) +
+                                   (attention_output_bias ? hidden : 0) +
+                                   (qk_norm ? 2 * head_dim : 0);
+  const int64_t mlp_matrices = opt ? 2 : 3;
+  const int64_t mlp_biases = mlp_bias ? (mlp_matrices - 1) * intermediate + hidden : 0;
+  const int64_t norm = opt ? 2 * hidden : hidden;  // LayerNorm has a bias as well as a weight
+  int64_t total = layers * (attention_weights + attention_biases +
+                            mlp_matrices * hidden * intermediate + mlp_biases + 2 * norm);
+  total += vocab * embedding_dim * (tie_embeddings ? 1 : 2);
+  if (final_norm) total += norm;
+  if (opt) total += (max_context + 2) * hidden;
+  if (embedding_dim != hidden) total += 2 * embedding_dim * hidden;
+  return total;
+}
+
+ModelConfig ModelConfig::FromModel(const std::filesystem::path& model) {
+  if (!io::IsGguf(model)) {
+    const std::filesystem::path file = model / "config.json";
+    return FromJson(io::ReadTextFile(file), file.string());
+  }
+  const io::Checkpoint checkpoint(model);
+  ModelConfig config = ParseConfig(ConfigJsonOfGguf(checkpoint), model.string());
+  AddGgufFields(checkpoint, &config);
+  return config;
+}
+
+ModelConfig ModelConfig::FromJson(const std::string& text, const std::string& name) {
+  return ParseConfig(io::ParseJson(text, name), name);
 }
 
 void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim) {

@@ -1,4 +1,4 @@
-// The checked contents of a Hugging Face config.json.
+// The checked contents of a Hugging Face config.json, or of a GGUF model's metadata.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace litecache::model {
 
 enum class Family { kLlama, kMistral, kQwen2, kQwen3, kOpt };
 
-enum class RopeScaling { kNone, kLinear, kLlama3, kYarn };
+enum class RopeScaling { kNone, kLinear, kLlama3, kYarn, kFactors };
 
 // RoPE parameters, from `rope_scaling` or the newer `rope_parameters`; all are resolved, so that
 // frequencies can be computed without the rest of the config.
@@ -33,6 +33,8 @@ struct RopeConfig {
   double mscale = 0;
   double mscale_all_dim = 0;
   bool truncate = true;
+  // kFactors: a divisor for each frequency [head_dim / 2]; GGUF has Llama 3's scaling so.
+  std::vector<float> factors;
 };
 
 struct ModelConfig {
@@ -50,6 +52,9 @@ struct ModelConfig {
   RopeConfig rope;
   // torch_dtype / dtype of the config; in a loaded decoder's config, the dtype of the tensors.
   DType weight_dtype = DType::kBF16;
+  // The file's matrices are quantized, or of several dtypes (GGUF): loading converts them to
+  // weight_dtype.
+  bool converts_weights = false;
   bool tie_embeddings = false;
   bool attention_bias = false;         // q, k, v
   bool attention_output_bias = false;  // o
@@ -72,9 +77,9 @@ struct ModelConfig {
   // Number of weights; tied embeddings count once.
   int64_t parameters() const;
 
-  // Reads and checks config.json. Throws FileError (missing, malformed, absurd values) and
-  // Unsupported (field and value).
-  static ModelConfig FromFile(const std::filesystem::path& config_json);
+  // Reads and checks a directory's config.json or a GGUF file's metadata. Throws FileError
+  // (missing, malformed, absurd values) and Unsupported (field and value).
+  static ModelConfig FromModel(const std::filesystem::path& model);
   static ModelConfig FromJson(const std::string& text, const std::string& name);
   // Published shapes such as "llama3.2-1b", "llama3-8b", "qwen2.5-14b", "opt-6.7b", for benchmarks
   // with random weights. Throws InvalidArgument that lists the names.

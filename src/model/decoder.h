@@ -56,9 +56,9 @@ class Decoder {
                        std::span<const int64_t> logit_rows, const MatrixView& logits) = 0;
 };
 
-// Loads a Hugging Face directory: config.json and (sharded) safetensors, memory-mapped. Throws
-// FileError and Unsupported.
-std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path& directory,
+// Loads a model: a Hugging Face directory with config.json and (sharded) safetensors, or a GGUF
+// file; memory-mapped. Throws FileError and Unsupported.
+std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path& model,
                                      const LoadOptions& options);
 
 // Random weights of a shape (normal, 0.02) from a seed, for benchmarks.

@@ -34,9 +34,9 @@ std::string Describe(const ModelConfig& c) {
 
 }  // namespace
 
-std::string Fingerprint(const std::filesystem::path& directory) {
-  uint64_t hash = Fnv1a(Describe(ModelConfig::FromFile(directory / "config.json")));
-  const io::Checkpoint checkpoint(directory);
+std::string Fingerprint(const std::filesystem::path& model) {
+  uint64_t hash = Fnv1a(Describe(ModelConfig::FromModel(model)));
+  const io::Checkpoint checkpoint(model);
   for (const std::string& name : checkpoint.TensorNames()) {
     const io::Checkpoint::Tensor tensor = checkpoint.Find(name);
     hash = Fnv1a(name + " " + tensor.info->ToString(), hash);

@@ -11,7 +11,7 @@ namespace litecache::model {
 // shape and 16 samples of 64 bytes spread over its data. Weights in other shards have the same
 // fingerprint. Reads 1 KiB per tensor, whatever the model's size: a model of 300 tensors touches
 // 4,800 pages of its files. It notices fine-tuning, which changes all weights, but not one changed
-// weight. Throws what ModelConfig::FromFile and io::Checkpoint throw.
-std::string Fingerprint(const std::filesystem::path& directory);
+// weight. Throws what ModelConfig::FromModel and io::Checkpoint throw.
+std::string Fingerprint(const std::filesystem::path& model);
 
 }  // namespace litecache::model

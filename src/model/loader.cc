@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <optional>
+#include <string>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -20,8 +22,8 @@ DType DeviceDType(const Device& device, DType dtype) {
 
 // Fails before minutes of loading rather than after. on_device: share of the layers that stay on
 // the device.
-void RequireMemory(const Device& device, const ModelConfig& config, DType dtype, const char* what,
-                   double on_device) {
+void RequireMemory(const Device& device, const ModelConfig& config, DType dtype,
+                   const std::string& what, double on_device) {
   const uint64_t bytes = EstimateWeights(config, dtype, on_device).device;
   const uint64_t free = device.Info().free_memory;
   if (bytes > free) {
@@ -46,22 +48,25 @@ std::unique_ptr<WeightStream> MakeStream(Device& device, const ModelConfig& conf
 
 }  // namespace
 
-std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path& directory,
+std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path& model,
                                      const LoadOptions& options) {
-  const ModelConfig config = ModelConfig::FromFile(directory / "config.json");
+  const ModelConfig config = ModelConfig::FromModel(model);
   const bool gpu = device.type() == DeviceType::kCuda;
-  if (options.compute_f32 && config.weight_dtype != DType::kF32) {
-    RequireMemory(device, config, DType::kF32, "weights widened to f32", options.weights_on_device);
-  } else if (gpu) {
-    RequireMemory(device, config, DeviceDType(device, config.weight_dtype), "weights",
-                  options.weights_on_device);
+  std::optional<DType> converted;
+  if (config.converts_weights) converted = config.weight_dtype;
+  if (options.compute_f32) converted = DType::kF32;
+  const DType dtype = converted.value_or(config.weight_dtype);
+  if (gpu) {
+    RequireMemory(device, config, DeviceDType(device, dtype), "weights", options.weights_on_device);
+  } else if (config.converts_weights || dtype != config.weight_dtype) {
+    RequireMemory(device, config, dtype, "weights converted to " + std::string(Name(dtype)), 1);
   }
   auto stream = MakeStream(device, config, options);
   std::unique_ptr<CpuDevice> host;  // until the weights are uploaded
   if (gpu) host = std::make_unique<CpuDevice>();
-  auto store = OpenCheckpointWeights(gpu ? *host : device, directory, options);
+  auto store = OpenCheckpointWeights(gpu ? *host : device, model, converted, gpu,
+                                     gpu ? decltype(options.progress)() : options.progress);
   if (gpu) {
-    const DType dtype = options.compute_f32 ? DType::kF32 : config.weight_dtype;
     const auto total =
         config.parameters() * static_cast<int64_t>(SizeOf(DeviceDType(device, dtype)));
     store = UploadWeights(device, std::move(store), std::move(stream), total, options.progress);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/error.h"
 #include "model/config.h"
 
 namespace litecache::model {
@@ -94,6 +95,10 @@ RopeTable MakeRopeTable(const RopeConfig& rope, int64_t head_dim) {
     case RopeScaling::kYarn:
       ScaleYarn(rope, head_dim, frequencies, table.inv_freq);
       table.attention_factor = YarnAttentionFactor(rope);
+      break;
+    case RopeScaling::kFactors:
+      LC_CHECK(rope.factors.size() == table.inv_freq.size());
+      for (size_t i = 0; i < rope.factors.size(); ++i) table.inv_freq[i] /= rope.factors[i];
       break;
   }
   return table;

@@ -2,14 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/matrix_view.h"
 #include "device/device.h"
-#include "io/checkpoint.h"
 #include "model/decoder.h"
 #include "model/weight_stream.h"
 
@@ -50,11 +51,12 @@ class WeightStore {
   uint64_t bytes_ = 0;
 };
 
-// Tensors of a checkpoint directory. bf16, f16 and f32 matrices stay unchanged in the mapped files;
-// with compute_f32 they are widened into device memory.
-std::unique_ptr<WeightStore> OpenCheckpointWeights(Device& device,
-                                                   const std::filesystem::path& directory,
-                                                   const LoadOptions& options);
+// Tensors of a model's files (io/checkpoint.h). converted: the dtype that all matrices get, in
+// memory of `device`; none: bf16, f16 and f32 matrices stay unchanged in the mapped files.
+// progress: of conversion, in bytes of the files.
+std::unique_ptr<WeightStore> OpenCheckpointWeights(
+    Device& device, const std::filesystem::path& model, std::optional<DType> converted,
+    bool passing, std::function<void(int64_t done, int64_t total)> progress);
 
 // Another store's tensors in the memory of `device`, uploaded when requested; f16 matrices become
 // f32. stream: keeps its layers' matrices instead; null: all are on the device. total: total bytes,

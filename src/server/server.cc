@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/logging.h"
+#include "io/gguf.h"
+#include "io/gguf_names.h"
 #include "server/api/error.h"
 
 namespace litecache::server {
@@ -29,7 +31,8 @@ std::unique_ptr<ServedModel> MakeServedModel(std::unique_ptr<Engine> engine,
   if (model->names.empty()) {
     auto directory = model->engine->directory().lexically_normal();
     if (!directory.has_filename()) directory = directory.parent_path();
-    model->names.push_back(directory.filename().string());
+    model->names.push_back(io::IsGguf(directory) ? io::GgufModelName(directory)
+                                                 : directory.filename().string());
   }
   if (!template_file.empty()) {
     model->chat.emplace(tokenizer, tokenizer::ChatEncoder::LoadTemplate("", template_file));

@@ -55,10 +55,11 @@ class ChatTemplate {
   // Reads the templates of a checkpoint: chat_template.jinja, chat_template.json, or the field
   // chat_template of tokenizer_config.json (one, or a list of named ones), and
   // additional_chat_templates/*.jinja; special tokens from tokenizer_config.json and
-  // special_tokens_map.json. Throws FileError for malformed files and if there is no template.
-  static ChatTemplate FromDirectory(const std::filesystem::path& directory);
+  // special_tokens_map.json; or those of a GGUF file. Throws FileError for malformed files and if
+  // there is no template.
+  static ChatTemplate FromModel(const std::filesystem::path& model);
   // The same; nullopt if there is no template.
-  static std::optional<ChatTemplate> FindIn(const std::filesystem::path& directory);
+  static std::optional<ChatTemplate> FindIn(const std::filesystem::path& model);
 
   // `messages` is an array of objects with "role", "content" and whatever else the template reads.
   // Throws InvalidArgument: with the template's own message if it rejects the messages

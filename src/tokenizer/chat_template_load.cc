@@ -5,6 +5,7 @@
 #include "io/file.h"
 #include "io/json.h"
 #include "tokenizer/chat_template.h"
+#include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/json_fields.h"
 
 namespace litecache::tokenizer {
@@ -48,7 +49,7 @@ void ReadTemplateField(const Json& field, const std::string& where, Add add) {
 
 }  // namespace
 
-std::optional<ChatTemplate> ChatTemplate::FindIn(const fs::path& directory) {
+std::optional<ChatTemplate> ChatTemplate::FindIn(const fs::path& model) {
   ChatTemplate result;
   std::map<std::string, std::pair<std::string, std::string>> sources;  // name: where, text
   const auto read_field = [&](const Json& json, const fs::path& path) {
@@ -59,22 +60,27 @@ std::optional<ChatTemplate> ChatTemplate::FindIn(const fs::path& directory) {
       sources[name] = {where, text};
     });
   };
+  if (io::IsGguf(model)) {
+    const Json json = TokenizerConfigOfGguf(io::Gguf(model));
+    ReadSpecialTokens(json, &result.special_tokens_);
+    read_field(json, model);
+  }
   // Later files override earlier ones.
-  if (const fs::path path = directory / "special_tokens_map.json"; fs::exists(path)) {
+  if (const fs::path path = model / "special_tokens_map.json"; fs::exists(path)) {
     ReadSpecialTokens(ReadJson(path), &result.special_tokens_);
   }
-  if (const fs::path path = directory / "tokenizer_config.json"; fs::exists(path)) {
+  if (const fs::path path = model / "tokenizer_config.json"; fs::exists(path)) {
     const Json json = ReadJson(path);
     ReadSpecialTokens(json, &result.special_tokens_);
     read_field(json, path);
   }
-  if (const fs::path path = directory / "chat_template.json"; fs::exists(path)) {
+  if (const fs::path path = model / "chat_template.json"; fs::exists(path)) {
     read_field(ReadJson(path), path);
   }
-  if (const fs::path path = directory / "chat_template.jinja"; fs::exists(path)) {
+  if (const fs::path path = model / "chat_template.jinja"; fs::exists(path)) {
     sources["default"] = {path.string(), io::ReadTextFile(path)};
   }
-  if (const fs::path folder = directory / "additional_chat_templates"; fs::is_directory(folder)) {
+  if (const fs::path folder = model / "additional_chat_templates"; fs::is_directory(folder)) {
     for (const auto& entry : fs::directory_iterator(folder)) {
       if (entry.path().extension() != ".jinja") continue;
       sources[entry.path().stem().string()] = {entry.path().string(),
@@ -94,12 +100,12 @@ std::optional<ChatTemplate> ChatTemplate::FindIn(const fs::path& directory) {
   return result;
 }
 
-ChatTemplate ChatTemplate::FromDirectory(const fs::path& directory) {
-  if (auto found = FindIn(directory)) return *std::move(found);
+ChatTemplate ChatTemplate::FromModel(const fs::path& model) {
+  if (auto found = FindIn(model)) return *std::move(found);
   throw FileError(
       "{}: there is no chat template (chat_template.jinja, or chat_template in "
       "tokenizer_config.json): give one with --chat-template FILE",
-      directory.string());
+      model.string());
 }
 
 }  // namespace litecache::tokenizer

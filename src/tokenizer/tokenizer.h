@@ -1,4 +1,4 @@
-// Converts text to token ids and back, as described by Hugging Face's tokenizer.json.
+// Converts text to token ids and back, as described by Hugging Face's tokenizer.json or in GGUF.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +26,13 @@ struct EncodeOptions {
 // Equal to the `tokenizers` package, id by id. Immutable: any number of threads may use it at once.
 class Tokenizer {
  public:
-  // Reads DIR/tokenizer.json, and tokenizer_config.json and special_tokens_map.json if they exist
-  // (begin-of-text, end-of-text, further added tokens). Throws FileError for missing or malformed
-  // files, and an Unsupported that names the field and its value for unsupported features.
-  static std::shared_ptr<const Tokenizer> FromDirectory(const std::filesystem::path& directory);
+  // The tokenizer of a model: of a directory's tokenizer.json, and tokenizer_config.json and
+  // special_tokens_map.json if they exist (begin-of-text, end-of-text, further added tokens), or of
+  // a GGUF file's metadata. Throws FileError for missing or malformed files, and an Unsupported
+  // that names the field and its value for unsupported features.
+  static std::shared_ptr<const Tokenizer> FromModel(const std::filesystem::path& model);
+  // The same; null if the model has no tokenizer.
+  static std::shared_ptr<const Tokenizer> FindIn(const std::filesystem::path& model);
 
   // Reads only a tokenizer.json.
   static std::shared_ptr<const Tokenizer> FromFile(const std::filesystem::path& file);

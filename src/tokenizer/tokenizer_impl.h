@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -35,9 +36,10 @@ struct Tokenizer::Impl {
   const std::string* DecoderText(int32_t id, bool skip_special) const;
 };
 
-// Builds the parts; arguments as for Tokenizer::FromJson.
-std::unique_ptr<Tokenizer::Impl> LoadTokenizer(std::string_view json, std::string_view name,
-                                               std::string_view config_json,
-                                               std::string_view special_map_json);
+// Builds the parts from the contents of tokenizer.json, tokenizer_config.json and
+// special_tokens_map.json; `name` stands for the first one's path in messages.
+std::unique_ptr<Tokenizer::Impl> LoadTokenizer(const nlohmann::json& json, std::string_view name,
+                                               const nlohmann::json& config,
+                                               const nlohmann::json& special_map);
 
 }  // namespace litecache::tokenizer

@@ -1,4 +1,5 @@
-// Reads tokenizer.json, tokenizer_config.json and special_tokens_map.json.
+// Reads tokenizer.json, tokenizer_config.json and special_tokens_map.json, or what GGUF has
+// instead.
 #include <map>
 #include <utility>
 
@@ -6,6 +7,7 @@
 #include "base/logging.h"
 #include "io/file.h"
 #include "io/json.h"
+#include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/json_fields.h"
 #include "tokenizer/tokenizer_impl.h"
 
@@ -118,10 +120,8 @@ std::optional<int32_t> NamedId(const Json& config, const Json& special_map, std:
 
 }  // namespace
 
-std::unique_ptr<Tokenizer::Impl> LoadTokenizer(std::string_view json_text, std::string_view name,
-                                               std::string_view config_json,
-                                               std::string_view special_map_json) {
-  const Json json = Parse(json_text, name);
+std::unique_ptr<Tokenizer::Impl> LoadTokenizer(const Json& json, std::string_view name,
+                                               const Json& config, const Json& special_map) {
   const std::string where = fmt::format("{}: ", name);
   const std::string version = StringOr(json, "version", "1.0", where);
   if (version != "1.0") {
@@ -145,11 +145,6 @@ std::unique_ptr<Tokenizer::Impl> LoadTokenizer(std::string_view json_text, std::
   impl->next_added_id = static_cast<int32_t>(impl->model->size());
   LoadAddedTokens(json, where, impl.get());
 
-  const Json config =
-      config_json.empty() ? Json::object() : Parse(config_json, "tokenizer_config.json");
-  const Json special_map = special_map_json.empty()
-                               ? Json::object()
-                               : Parse(special_map_json, "special_tokens_map.json");
   AddDeclaredTokens(config, "tokenizer_config.json: ", impl.get());
   AddNamedTokens(config, "tokenizer_config.json: ", impl.get());
   AddNamedTokens(special_map, "special_tokens_map.json: ", impl.get());
@@ -161,25 +156,39 @@ std::unique_ptr<Tokenizer::Impl> LoadTokenizer(std::string_view json_text, std::
 std::shared_ptr<const Tokenizer> Tokenizer::FromJson(std::string_view json, std::string_view name,
                                                      std::string_view config_json,
                                                      std::string_view special_map_json) {
-  return std::shared_ptr<const Tokenizer>(
-      new Tokenizer(LoadTokenizer(json, name, config_json, special_map_json)));
+  const auto parse = [](std::string_view text, std::string_view file) {
+    return text.empty() ? Json::object() : Parse(text, file);
+  };
+  return std::shared_ptr<const Tokenizer>(new Tokenizer(
+      LoadTokenizer(Parse(json, name), name, parse(config_json, "tokenizer_config.json"),
+                    parse(special_map_json, "special_tokens_map.json"))));
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::FromFile(const std::filesystem::path& file) {
   return FromJson(io::ReadTextFile(file), file.string());
 }
 
-std::shared_ptr<const Tokenizer> Tokenizer::FromDirectory(const std::filesystem::path& directory) {
-  const std::filesystem::path file = directory / "tokenizer.json";
-  if (!std::filesystem::exists(file)) {
-    throw FileError(
-        "{}: no tokenizer.json there; save the tokenizer with Transformers' save_pretrained to get "
-        "one",
-        directory.string());
+std::shared_ptr<const Tokenizer> Tokenizer::FindIn(const std::filesystem::path& model) {
+  if (io::IsGguf(model)) {
+    const io::Gguf gguf(model);
+    if (!HasTokenizer(gguf)) return nullptr;
+    return std::shared_ptr<const Tokenizer>(new Tokenizer(LoadTokenizer(
+        TokenizerJsonOfGguf(gguf), model.string(), TokenizerConfigOfGguf(gguf), Json::object())));
   }
+  const std::filesystem::path file = model / "tokenizer.json";
+  if (!std::filesystem::exists(file)) return nullptr;
   return FromJson(io::ReadTextFile(file), file.string(),
-                  ReadFileIfPresent(directory / "tokenizer_config.json"),
-                  ReadFileIfPresent(directory / "special_tokens_map.json"));
+                  ReadFileIfPresent(model / "tokenizer_config.json"),
+                  ReadFileIfPresent(model / "special_tokens_map.json"));
+}
+
+std::shared_ptr<const Tokenizer> Tokenizer::FromModel(const std::filesystem::path& model) {
+  if (auto found = FindIn(model)) return found;
+  throw FileError("{}: {}", model.string(),
+                  io::IsGguf(model)
+                      ? "has no tokenizer"
+                      : "no tokenizer.json there; save the tokenizer with Transformers' "
+                        "save_pretrained to get one");
 }
 
 }  // namespace litecache::tokenizer

@@ -15,6 +15,7 @@ import tempfile
 import unittest
 
 import mutants
+import small_gguf
 import victim
 from victim import MIB, program
 
@@ -45,7 +46,8 @@ class Directories(unittest.TestCase):
                 for tokenizer in tokenizers:
                     self.valid.append({**self.files_of(model), "tokenizer.json": tokenizer,
                                        "tokenizer_config.json": configured})
-        self.valid += [self.files_of(pathlib.Path(program.MODEL).resolve())] * (len(self.valid) // 4)
+        self.valid += [{"model.gguf": small_gguf.build(TEMPLATE)}] * (len(self.valid) // 4)
+        self.valid += [self.files_of(pathlib.Path(program.MODEL).resolve())] * (len(self.valid) // 5)
 
     def tearDown(self):
         self.folder.cleanup()
@@ -74,7 +76,7 @@ class Directories(unittest.TestCase):
                                                   lambda path: os.symlink("/dev/zero", path)))}
         if what < 0.2:
             return {**files, "chat_template.jinja": mutants.damaged(chance, TEMPLATE.encode() * 2, mutants.JINJA)}
-        if what < 0.7:
+        if what < 0.7 and not name.endswith(".gguf"):
             try:
                 replace = replaced_header if name.endswith(".safetensors") else mutants.replaced_json
                 return {**files, name: replace(chance, data)}

@@ -19,9 +19,9 @@ class PromptEncoderTest : public ::testing::Test {
   }
 
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_ =
-      tokenizer::Tokenizer::FromDirectory(litecache::testing::SharedModel().path());
+      tokenizer::Tokenizer::FromModel(litecache::testing::SharedModel().path());
   tokenizer::ChatTemplate template_ =
-      tokenizer::ChatTemplate::FromDirectory(litecache::testing::SharedModel().path());
+      tokenizer::ChatTemplate::FromModel(litecache::testing::SharedModel().path());
 };
 
 // <s><|user|>...</s><|assistant|>

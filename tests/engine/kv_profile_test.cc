@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "temporary_directory.h"
 
 namespace litecache::engine {
 namespace {
@@ -35,6 +36,13 @@ std::string Warning(const KvOptions& options, const std::shared_ptr<const kv::Pr
     EXPECT_EQ(lines.at(0), warning);
   }
   return warning;
+}
+
+TEST(KvProfile, IsFoundBesideTheWeights) {
+  const testing::TemporaryDirectory directory;
+  EXPECT_EQ(ProfilePath(directory.path()), directory.path() / "litecache-profile.safetensors");
+  EXPECT_EQ(ProfilePath(directory.Write("m.Q4_0-00001-of-00002.gguf", "GGUF")),
+            directory.path() / "m.Q4_0.litecache-profile.safetensors");
 }
 
 TEST(KvProfile, WarningsNameTheCommandThatHelps) {

@@ -92,7 +92,7 @@ struct Outcome {
 class DefaultAccuracy : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    const auto tokenizer = tokenizer::Tokenizer::FromDirectory(Model());
+    const auto tokenizer = tokenizer::Tokenizer::FromModel(Model());
     code_ = new Text(Code(*tokenizer));
     needles_ = new Text(Needles(tokenizer));
     full_ = new Outcome(Run(KvOptions()));

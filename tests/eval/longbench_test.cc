@@ -21,7 +21,7 @@ using nlohmann::json;
 
 const tokenizer::Tokenizer& Model() {
   static const auto tokenizer =
-      tokenizer::Tokenizer::FromDirectory(SourceDirectory() / "models/litecache-demo-16m");
+      tokenizer::Tokenizer::FromModel(SourceDirectory() / "models/litecache-demo-16m");
   return *tokenizer;
 }
 

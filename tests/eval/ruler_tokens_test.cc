@@ -13,7 +13,7 @@ namespace litecache::eval {
 namespace {
 
 std::shared_ptr<const tokenizer::Tokenizer> ShippedTokenizer() {
-  return tokenizer::Tokenizer::FromDirectory(SourceDirectory() / "models/litecache-demo-16m");
+  return tokenizer::Tokenizer::FromModel(SourceDirectory() / "models/litecache-demo-16m");
 }
 
 struct Parsed {

@@ -70,7 +70,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::filesystem::remove_all(path);
   std::filesystem::create_directory(path);
   WriteFiles({reinterpret_cast<const char*>(data), size}, path);
-  Try([&] { io::GenerationConfig::FromDirectory(path); });
+  Try([&] { io::GenerationConfig::FromModel(path); });
   Try([&] {
     const io::Checkpoint checkpoint(path);
     LC_CHECK(!checkpoint.FileVersions().empty());
@@ -78,7 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   });
   Try([&] { model::Fingerprint(path); });
   Try([&] {
-    const auto tokenizer = tokenizer::Tokenizer::FromDirectory(path);
+    const auto tokenizer = tokenizer::Tokenizer::FromModel(path);
     const auto ids = tokenizer->Encode("def add(a, b):\n  return a + b <|x|>");
     tokenizer->Decode(ids, true);
     auto found = tokenizer::ChatTemplate::FindIn(path);

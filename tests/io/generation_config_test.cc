@@ -33,9 +33,9 @@ TEST(GenerationConfigTest, AbsentFieldsAndFiles) {
   EXPECT_FALSE(empty.pad_id.has_value());
   EXPECT_EQ(empty.eos_ids, std::vector<int32_t>{2});
   const ::litecache::testing::TemporaryDirectory directory;
-  EXPECT_TRUE(GenerationConfig::FromDirectory(directory.path()).eos_ids.empty());
+  EXPECT_TRUE(GenerationConfig::FromModel(directory.path()).eos_ids.empty());
   directory.Write("generation_config.json", R"({"top_k": 5})");
-  EXPECT_EQ(GenerationConfig::FromDirectory(directory.path()).top_k, 5);
+  EXPECT_EQ(GenerationConfig::FromModel(directory.path()).top_k, 5);
 }
 
 TEST(GenerationConfigTest, RefusesWrongValues) {

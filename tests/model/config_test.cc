@@ -265,8 +265,7 @@ TEST(ConfigTest, LargestValuesDoNotOverflow) {
 
 TEST(ConfigTest, FilesThatCannotBeRead) {
   const ::litecache::testing::TemporaryDirectory directory;
-  EXPECT_ERROR(ModelConfig::FromFile(directory.path() / "config.json"), FileError, "config.json",
-               "No such file");
+  EXPECT_ERROR(ModelConfig::FromModel(directory.path()), FileError, "config.json", "No such file");
   CpuDevice device(1);
   EXPECT_ERROR(LoadDecoder(device, directory.path(), {}), FileError, "config.json", "No such file");
 }

@@ -51,7 +51,7 @@ TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
 TEST(ExactPoliciesModels, OneHasFewerLayersThanBuffers) {
   int64_t least = kv::offload::Shape::kGpuBuffers;
   for (const std::string& name : Models()) {
-    least = std::min(least, ModelConfig::FromFile(Directory(name) / "config.json").layers);
+    least = std::min(least, ModelConfig::FromModel(Directory(name)).layers);
   }
   EXPECT_LT(least, kv::offload::Shape::kGpuBuffers);
 }

@@ -79,7 +79,7 @@ TEST(FixturesTest, CoverEveryFamilyAndDtype) {
   std::vector<Family> families;
   std::vector<DType> dtypes;
   for (const std::string& name : FixtureNames()) {
-    const auto config = ModelConfig::FromFile(FixturesDirectory() / name / "config.json");
+    const auto config = ModelConfig::FromModel(FixturesDirectory() / name);
     families.push_back(config.family);
     dtypes.push_back(config.weight_dtype);
   }

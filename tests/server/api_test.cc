@@ -48,8 +48,8 @@ class Api : public ::testing::Test {
     return answers;
   }
   std::vector<int32_t> ChatPrompt(const std::string& text) {
-    const tokenizer::ChatEncoder encoder(
-        tokenizer(), tokenizer::ChatTemplate::FromDirectory(SharedModel().path()));
+    const tokenizer::ChatEncoder encoder(tokenizer(),
+                                         tokenizer::ChatTemplate::FromModel(SharedModel().path()));
     return encoder.Encode(Json::array({Json{{"role", "user"}, {"content", text}}}));
   }
   static std::string Param(const Json& error) {

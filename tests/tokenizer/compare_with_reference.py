@@ -21,6 +21,7 @@ import time
 
 from tokenizers import Tokenizer
 
+import gguf_vocabularies
 import pipelines
 import texts
 import vocabularies
@@ -75,8 +76,7 @@ WHAT = [
 ]
 
 
-def compare(dump, name, path, seed, count):
-    tokenizer = Tokenizer.from_file(str(path))
+def compare(dump, name, tokenizer, path, seed, count):
     specials = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
     source = texts.Texts(random.Random(f"{seed} {name}"), specials)
     batch = [source.one() for _ in range(count)]
@@ -165,14 +165,24 @@ def main():
     seed = os.environ.get("LC_TEST_SEED") or str(random.SystemRandom().randrange(1 << 32))
     print(f"LC_TEST_SEED={seed}", flush=True)
     paths = vocabularies.build(args.folder)
+    ggufs = gguf_vocabularies.build(args.folder / "gguf", paths)
     small = pipelines.build(args.folder / "pipelines")
     if args.only:
         paths = {name: path for name, path in paths.items() if name == args.only}
+        ggufs = {name: pair for name, pair in ggufs.items() if name == args.only}
         small = {name: path for name, path in small.items() if name.startswith(args.only)}
-    differing = sum(compare(args.dump, name, path, seed, args.texts) for name, path in paths.items())
-    print(f"{args.texts * len(paths)} texts compared, {differing} differ", flush=True)
+
+    def from_json(files):
+        return {name: (Tokenizer.from_file(str(path)), path) for name, path in files.items()}
+
+    def differences(pairs, count):
+        return sum(compare(args.dump, name, *pair, seed, count) for name, pair in pairs.items())
+
+    large = from_json(paths) | ggufs
+    differing = differences(large, args.texts)
+    print(f"{args.texts * len(large)} texts compared, {differing} differ", flush=True)
     few = max(50, args.texts // 30)
-    unlike = sum(compare(args.dump, name, path, seed, few) for name, path in small.items())
+    unlike = differences(from_json(small), few)
     print(f"{few * len(small)} texts compared with small tokenizers, {unlike} differ", flush=True)
     differing += unlike
     samples = megabytes(seed)

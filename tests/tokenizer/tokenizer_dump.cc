@@ -1,16 +1,17 @@
 // Runs a tokenizer over many texts for compare_with_reference.py.
-//   tokenizer_dump TOKENIZER_JSON < texts > results
+//   tokenizer_dump TOKENIZER_JSON_OR_GGUF < texts > results
 // Input: for each text a 32-bit little-endian length and its bytes.
 // Output: for each text five records of a 32-bit count and data: ids with special tokens, ids
 // without, ids without and with parse_special off (32-bit each), the text of the first ids with
 // special tokens kept, and the same with them left out. Exits with 1 if streaming decoding differs.
-//   tokenizer_dump --time TOKENIZER_JSON < texts
+//   tokenizer_dump --time TOKENIZER_JSON_OR_GGUF < texts
 // Prints for each text the processor seconds of encoding and decoding, best of three.
 #include <time.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
@@ -86,7 +87,9 @@ int Main(int argc, char** argv) {
   if (argc != 2 && !time) {
     throw InvalidArgument("usage: tokenizer_dump [--time] TOKENIZER_JSON < texts > results");
   }
-  const auto tokenizer = Tokenizer::FromFile(argv[argc - 1]);
+  const std::filesystem::path path = argv[argc - 1];
+  const auto tokenizer =
+      path.extension() == ".gguf" ? Tokenizer::FromModel(path) : Tokenizer::FromFile(path);
   std::string text;
   while (ReadText(&text)) {
     if (time) {

@@ -208,13 +208,13 @@ TEST(Tokenizer, ReadsDirectories) {
   const std::filesystem::path folder = std::filesystem::path(::testing::TempDir()) /
                                        ("tokenizer_test_" + std::to_string(testing::TestSeed()));
   std::filesystem::create_directories(folder);
-  EXPECT_THROW(Tokenizer::FromDirectory(folder), FileError);
+  EXPECT_THROW(Tokenizer::FromModel(folder), FileError);
   std::ofstream(folder / "tokenizer.json") << Small().dump();
-  EXPECT_EQ(Tokenizer::FromDirectory(folder)->bos_id(), std::nullopt);
+  EXPECT_EQ(Tokenizer::FromModel(folder)->bos_id(), std::nullopt);
   std::ofstream(folder / "tokenizer_config.json") << R"({"bos_token":"a"})";
-  EXPECT_EQ(Tokenizer::FromDirectory(folder)->bos_id(), 0);
+  EXPECT_EQ(Tokenizer::FromModel(folder)->bos_id(), 0);
   std::ofstream(folder / "tokenizer_config.json") << "{";
-  EXPECT_THROW(Tokenizer::FromDirectory(folder), FileError);
+  EXPECT_THROW(Tokenizer::FromModel(folder), FileError);
   EXPECT_THROW(Tokenizer::FromFile(folder), FileError);
   EXPECT_THROW(Tokenizer::FromFile(folder / "missing.json"), FileError);
   std::filesystem::remove_all(folder);

@@ -173,17 +173,17 @@ class ChatTemplateFiles : public testing::Test {
 
 TEST_F(ChatTemplateFiles, LaterSourcesOverride) {
   EXPECT_FALSE(ChatTemplate::FindIn(folder_).has_value());
-  EXPECT_THROW(ChatTemplate::FromDirectory(folder_), FileError);
+  EXPECT_THROW(ChatTemplate::FromModel(folder_), FileError);
   Write("tokenizer_config.json",
         R"({"bos_token": {"content": "<B>"}, "eos_token": "<E>", "pad_token": null,
             "chat_template": "config {{ bos_token }}{{ eos_token }}{{ pad_token is defined }}"})");
-  EXPECT_EQ(ChatTemplate::FromDirectory(folder_).Apply(kHello), "config <B><E>False");
+  EXPECT_EQ(ChatTemplate::FromModel(folder_).Apply(kHello), "config <B><E>False");
   Write("chat_template.json", R"({"chat_template": "json"})");
-  EXPECT_EQ(ChatTemplate::FromDirectory(folder_).Apply(kHello), "json");
+  EXPECT_EQ(ChatTemplate::FromModel(folder_).Apply(kHello), "json");
   Write("chat_template.jinja", "file{{ bos_token }}");
-  EXPECT_EQ(ChatTemplate::FromDirectory(folder_).Apply(kHello), "file<B>");
+  EXPECT_EQ(ChatTemplate::FromModel(folder_).Apply(kHello), "file<B>");
   Write("additional_chat_templates/tool_use.jinja", "with tools");
-  const ChatTemplate chat = ChatTemplate::FromDirectory(folder_);
+  const ChatTemplate chat = ChatTemplate::FromModel(folder_);
   EXPECT_EQ(chat.Apply(kHello), "file<B>");
   ChatTemplateOptions options;
   options.tools = ordered_json::array();
@@ -193,10 +193,10 @@ TEST_F(ChatTemplateFiles, LaterSourcesOverride) {
 TEST_F(ChatTemplateFiles, NamedTemplatesOfTheConfig) {
   Write("tokenizer_config.json", R"({"chat_template": [{"name": "default", "template": "one"},
                                                        {"name": "tool_use", "template": "two"}]})");
-  EXPECT_EQ(ChatTemplate::FromDirectory(folder_).Source(false), "one");
-  EXPECT_EQ(ChatTemplate::FromDirectory(folder_).Source(true), "two");
+  EXPECT_EQ(ChatTemplate::FromModel(folder_).Source(false), "one");
+  EXPECT_EQ(ChatTemplate::FromModel(folder_).Source(true), "two");
   Write("tokenizer_config.json", R"({"chat_template": [{"name": "rag", "template": "r"}]})");
-  EXPECT_THROW(ChatTemplate::FromDirectory(folder_).Apply(kHello), InvalidArgument);
+  EXPECT_THROW(ChatTemplate::FromModel(folder_).Apply(kHello), InvalidArgument);
 }
 
 TEST_F(ChatTemplateFiles, MalformedFilesAreNamed) {
@@ -204,7 +204,7 @@ TEST_F(ChatTemplateFiles, MalformedFilesAreNamed) {
                            "{\"chat_template\": \"{% if %}\"}"}) {
     Write("tokenizer_config.json", text);
     try {
-      ChatTemplate::FromDirectory(folder_);
+      ChatTemplate::FromModel(folder_);
       FAIL() << text;
     } catch (const FileError& e) {
       EXPECT_THAT(e.what(), testing::HasSubstr("tokenizer_config.json")) << text;

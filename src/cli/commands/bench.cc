@@ -217,8 +217,7 @@ void BenchCommand::ReadText(const bench::Subject& subject) {
   if (subject.directory().empty()) {
     throw UsageError("--text needs a model with a tokenizer: --model DIR");
   }
-  options_.tokens =
-      tokenizer::Tokenizer::FromDirectory(subject.directory())->Encode(ReadInput(text_));
+  options_.tokens = tokenizer::Tokenizer::FromModel(subject.directory())->Encode(ReadInput(text_));
   if (options_.tokens.empty()) throw InvalidArgument("--text {}: the file has no tokens", text_);
 }
 

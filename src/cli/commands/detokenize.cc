@@ -42,11 +42,11 @@ class DetokenizeCommand final : public Command {
     for (const auto& word : words) given += word + " ";
     const auto ids = words.empty() ? ParseTokenIds(ReadStandardInput(), "standard input")
                                    : ParseTokenIds(given, "arguments");
-    const auto directory = io::ResolveModelDirectory(flags_.model);
-    const auto tokenizer = tokenizer::Tokenizer::FromDirectory(directory);
+    const auto directory = io::ResolveModel(flags_.model);
+    const auto tokenizer = tokenizer::Tokenizer::FromModel(directory);
     // Models pad their vocabulary, so they can generate ids that have no text.
-    const int64_t size = std::max<int64_t>(
-        tokenizer->vocab_size(), model::ModelConfig::FromFile(directory / "config.json").vocab);
+    const int64_t size =
+        std::max<int64_t>(tokenizer->vocab_size(), model::ModelConfig::FromModel(directory).vocab);
     for (const int32_t id : ids) {
       if (id >= size) {
         throw InvalidArgument("token id {} is out of range: the vocabulary ends at {}", id,

@@ -97,8 +97,7 @@ class EvalGenerateCommand final : public Command {
   eval::TokenCounter Counter() const {
     if (!tokenizer_.empty()) return eval::CountTokens(tokenizer::Tokenizer::FromFile(tokenizer_));
     if (!flags_.model.empty()) {
-      return eval::CountTokens(
-          tokenizer::Tokenizer::FromDirectory(io::ResolveModelDirectory(flags_.model)));
+      return eval::CountTokens(tokenizer::Tokenizer::FromModel(io::ResolveModel(flags_.model)));
     }
     return eval::EstimateTokens(chars_per_token_);
   }

@@ -162,9 +162,9 @@ class EvalRunCommand final : public Command {
   // Detects errors that can be found before a model is loaded.
   void Prepare() {
     if (json_ == "-") throw UsageError("--json: name a file, so that the run can be continued");
-    directory_ = io::ResolveModelDirectory(flags_.model);
-    context_.model = model::ModelConfig::FromFile(directory_ / "config.json");
-    tokenizer_ = tokenizer::Tokenizer::FromDirectory(directory_);
+    directory_ = io::ResolveModel(flags_.model);
+    context_.model = model::ModelConfig::FromModel(directory_);
+    tokenizer_ = tokenizer::Tokenizer::FromModel(directory_);
     if (chat_ || !chat_template_.empty()) {
       chat_prompt_ = std::make_unique<ChatPrompt>(*tokenizer_, directory_, chat_template_);
     }

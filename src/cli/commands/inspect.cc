@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 
+#include "base/join.h"
 #include "base/units.h"
 #include "cli/command.h"
 #include "cli/exit_codes.h"
@@ -13,6 +15,7 @@
 #include "device/cuda/cuda_devices.h"
 #include "device/machine.h"
 #include "engine/engine_plan.h"
+#include "io/checkpoint.h"
 #include "model/config.h"
 #include "model/shape_decoder.h"
 #include "tokenizer/chat_template.h"
@@ -37,6 +40,8 @@ std::string_view Name(model::RopeScaling scaling) {
       return "llama3";
     case model::RopeScaling::kYarn:
       return "yarn";
+    case model::RopeScaling::kFactors:
+      return "factors";
   }
   return "none";
 }
@@ -89,7 +94,8 @@ std::string ConfigText(const ModelConfig& c) {
     line("positions", "learned");
   } else {
     line("RoPE", fmt::format("theta {}, scaling {}{}", c.rope.theta, Name(c.rope.scaling),
-                             c.rope.scaling == model::RopeScaling::kNone
+                             c.rope.scaling == model::RopeScaling::kNone ||
+                                     c.rope.scaling == model::RopeScaling::kFactors
                                  ? ""
                                  : fmt::format(" by {}", c.rope.factor)));
   }
@@ -150,6 +156,7 @@ class InspectCommand final : public Command {
     report.text = engine->directory().string() + "\n" + ConfigText(engine->config());
     report.json = ConfigJson(engine->config());
     report.json["directory"] = engine->directory().string();
+    AddWeights(engine->directory(), &report);
     AddTokenizer(*engine, &report);
     report.text += plan.ToString();
     report.json["memory"] = {
@@ -166,24 +173,57 @@ class InspectCommand final : public Command {
     return report;
   }
 
+  // The tensors of the model's files by type, and in the JSON one by one.
+  static void AddWeights(const std::filesystem::path& model, Report* report) {
+    struct Sum {
+      int64_t tensors = 0;
+      uint64_t bytes = 0;
+    };
+    std::map<std::string, Sum> types;
+    double values = 0;
+    Sum all;
+    Json& tensors = report->json["tensors"] = Json::array();
+    const io::Checkpoint checkpoint(model);
+    for (const std::string& name : checkpoint.TensorNames()) {
+      const io::TensorInfo& info = *checkpoint.Find(name).info;
+      for (Sum* sum : {&types[info.dtype], &all}) {
+        ++sum->tensors;
+        sum->bytes += info.bytes();
+      }
+      double count = 1;
+      for (const int64_t extent : info.shape) count *= static_cast<double>(extent);
+      values += count;
+      tensors.push_back(
+          {{"name", name}, {"type", info.dtype}, {"shape", info.shape}, {"bytes", info.bytes()}});
+    }
+    const double bits = values > 0 ? 8 * static_cast<double>(all.bytes) / values : 0;
+    std::vector<std::string> parts;
+    for (const auto& [type, sum] : types) {
+      parts.push_back(fmt::format("{} {} in {} tensor{}", FormatBytes(sum.bytes), type, sum.tensors,
+                                  sum.tensors == 1 ? "" : "s"));
+    }
+    report->text += fmt::format("  {:<14}{:.2f} bits a weight: {}\n", "files", bits, Join(parts));
+    report->json["bits_per_weight"] = bits;
+  }
+
   static void AddTokenizer(const Engine& engine, Report* report) {
-    if (!std::filesystem::exists(engine.directory() / "tokenizer.json")) {
+    const auto tokenizer = tokenizer::Tokenizer::FindIn(engine.directory());
+    if (tokenizer == nullptr) {
       report->text += fmt::format("  {:<14}none\n", "tokenizer");
       report->json["tokenizer"] = nullptr;
     } else {
-      const auto& tokenizer = engine.tokenizer();
       const auto id = [](std::optional<int32_t> value) {
         return value ? fmt::format("{}", *value) : std::string("none");
       };
       report->text +=
-          fmt::format("  {:<14}{} tokens, begin {}, end {}\n", "tokenizer", tokenizer.vocab_size(),
-                      id(tokenizer.bos_id()), id(tokenizer.eos_id()));
+          fmt::format("  {:<14}{} tokens, begin {}, end {}\n", "tokenizer", tokenizer->vocab_size(),
+                      id(tokenizer->bos_id()), id(tokenizer->eos_id()));
       const auto json_id = [](std::optional<int32_t> value) {
         return value ? Json(*value) : Json();
       };
-      report->json["tokenizer"] = {{"vocab_size", tokenizer.vocab_size()},
-                                   {"bos_id", json_id(tokenizer.bos_id())},
-                                   {"eos_id", json_id(tokenizer.eos_id())}};
+      report->json["tokenizer"] = {{"vocab_size", tokenizer->vocab_size()},
+                                   {"bos_id", json_id(tokenizer->bos_id())},
+                                   {"eos_id", json_id(tokenizer->eos_id())}};
     }
     const bool has_template = tokenizer::ChatTemplate::FindIn(engine.directory()).has_value();
     report->text += fmt::format("  {:<14}{}\n", "chat template", has_template ? "yes" : "no");

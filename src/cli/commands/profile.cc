@@ -47,8 +47,10 @@ class ProfileCommand final : public Command {
     flags_.DeclareModel(app, true);
     flags_.DeclareSome(app, {"threads"});
     inputs_.Declare(app, "16k");
-    app.add_option("-o,--output", output_,
-                   "File to write; default: litecache-profile.safetensors in the model's directory")
+    app.add_option(
+           "-o,--output", output_,
+           "File to write; default: litecache-profile.safetensors in the model's directory, "
+           "NAME.litecache-profile.safetensors beside NAME.gguf")
         ->type_name("FILE");
     app.add_option("--steps", options_.steps,
                    "Tokens at a window's end that are taken as decode steps")
@@ -84,9 +86,9 @@ class ProfileCommand final : public Command {
     options_.hata_bits = HataBits();
     options_.held_out = inputs_.windows / 4;
     options_.seed = inputs_.seed;
-    const std::filesystem::path directory = io::ResolveModelDirectory(flags_.model);
-    if (output_.empty()) output_ = (directory / engine::kProfileName).string();
-    const auto tokenizer = tokenizer::Tokenizer::FromDirectory(directory);
+    const std::filesystem::path directory = io::ResolveModel(flags_.model);
+    if (output_.empty()) output_ = engine::ProfilePath(directory).string();
+    const auto tokenizer = tokenizer::Tokenizer::FromModel(directory);
     CpuDevice device(flags_.options.threads);
     const auto stream = device.CreateStream();
     const auto decoder = model::LoadDecoder(device, directory, {});

@@ -42,8 +42,7 @@ class TokenizeCommand final : public Command {
     if (words.size() > 1) {
       throw UsageError("{} texts were given, and tokenize takes one: quote it", words.size());
     }
-    const auto tokenizer =
-        tokenizer::Tokenizer::FromDirectory(io::ResolveModelDirectory(flags_.model));
+    const auto tokenizer = tokenizer::Tokenizer::FromModel(io::ResolveModel(flags_.model));
     const std::string text = words.empty() ? ReadStandardInput() : words[0];
     Output output;
     if (!lines_) {

@@ -46,7 +46,7 @@ void Generate(const Arguments& arguments, std::ostream& output) {
   std::shared_ptr<const tokenizer::Tokenizer> model_tokenizer;
   if (!arguments.tokenizer.empty()) {
     model_tokenizer = std::filesystem::is_directory(arguments.tokenizer)
-                          ? tokenizer::Tokenizer::FromDirectory(arguments.tokenizer)
+                          ? tokenizer::Tokenizer::FromModel(arguments.tokenizer)
                           : tokenizer::Tokenizer::FromFile(arguments.tokenizer);
   }
   const TokenCounter counter = model_tokenizer != nullptr

@@ -15,7 +15,7 @@ nlohmann::ordered_json DescribeOptions(const KvOptions& options,
   json["profile_hash"] = "";
   if (!engine::UsesProfile(options)) return json;
   const std::filesystem::path path = options.profile == "auto"
-                                         ? directory / engine::kProfileName
+                                         ? engine::ProfilePath(directory)
                                          : std::filesystem::path(options.profile);
   // Loading reports it if the profile is needed.
   if (!std::filesystem::is_regular_file(path)) return json;

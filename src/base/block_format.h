@@ -1,0 +1,32 @@
+// The formats that weights are stored in, with the names and the numbers that ggml gives them:
+// plain numbers, and blocks of quantized values that share a scale. What is known about the bytes
+// of a block is in block_format.cc alone.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace litecache {
+
+struct BlockFormat {
+  uint32_t type = 0;      // ggml's number, as in the tensor table of a GGUF file
+  std::string_view name;  // "Q4_K"; of plain numbers the same as in safetensors: "BF16"
+  int64_t values = 1;     // in a block
+  int64_t bytes = 0;      // of a block
+  // Writes `blocks` * values floats; `data` may be unaligned. Bit for bit the values that the
+  // Python package gguf gives (a NaN for a NaN). Null: the format's size is known, its values are
+  // not read.
+  void (*to_float)(const std::byte* data, int64_t blocks, float* out) = nullptr;
+
+  bool quantized() const { return values > 1; }
+};
+
+// All formats that ggml has, but for those of single CPUs' layouts.
+std::span<const BlockFormat> BlockFormats();
+// Null: there is none.
+const BlockFormat* FindBlockFormat(uint32_t type);
+const BlockFormat* FindBlockFormat(std::string_view name);
+
+}  // namespace litecache

@@ -1,0 +1,96 @@
+#include "io/gguf_names.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace litecache::io {
+namespace {
+
+using NamePair = std::pair<std::string_view, std::string_view>;
+constexpr std::array<NamePair, 3> kTop = {{
+    {"token_embd", "model.embed_tokens"},
+    {"output_norm", "model.norm"},
+    {"output", "lm_head"},
+}};
+constexpr std::array<NamePair, 11> kLayer = {{
+    {"attn_norm", "input_layernorm"},
+    {"attn_q", "self_attn.q_proj"},
+    {"attn_k", "self_attn.k_proj"},
+    {"attn_v", "self_attn.v_proj"},
+    {"attn_output", "self_attn.o_proj"},
+    {"attn_q_norm", "self_attn.q_norm"},
+    {"attn_k_norm", "self_attn.k_norm"},
+    {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_gate", "mlp.gate_proj"},
+    {"ffn_up", "mlp.up_proj"},
+    {"ffn_down", "mlp.down_proj"},
+}};
+
+// "-00001-of-00003.gguf"
+constexpr size_t kDigits = 5;
+std::string SplitSuffix(int64_t part, int64_t count) {
+  return fmt::format("-{:05}-of-{:05}.gguf", part + 1, count);
+}
+
+bool IsDigits(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// The bytes that a part's number takes at the end of a name; 0: it has none.
+size_t SplitSuffixLength(std::string_view name) {
+  const size_t length = SplitSuffix(0, 1).size();
+  if (name.size() <= length) return 0;
+  std::string suffix(name.substr(name.size() - length));
+  for (const size_t at : {size_t{1}, kDigits + 5}) {
+    if (!IsDigits(std::string_view(suffix).substr(at, kDigits))) return 0;
+    suffix.replace(at, kDigits, "00001");
+  }
+  return suffix == SplitSuffix(0, 1) ? length : 0;
+}
+
+}  // namespace
+
+std::string HuggingFaceName(const std::string& name) {
+  constexpr std::string_view kBlock = "blk.";
+  const size_t dot = name.rfind('.');
+  if (dot == std::string::npos) return name;
+  std::string_view stem = std::string_view(name).substr(0, dot);
+  const std::string_view kind = std::string_view(name).substr(dot);  // ".weight" or ".bias"
+  if (kind != ".weight" && kind != ".bias") return name;
+  if (const auto* top = std::ranges::find(kTop, stem, &NamePair::first); top != kTop.end()) {
+    return fmt::format("{}{}", top->second, kind);
+  }
+  if (!stem.starts_with(kBlock)) return name;
+  stem.remove_prefix(kBlock.size());
+  const std::string_view layer = stem.substr(0, stem.find('.'));
+  if (!IsDigits(layer) || layer.size() == stem.size()) return name;
+  stem.remove_prefix(layer.size() + 1);
+  const auto* part = std::ranges::find(kLayer, stem, &NamePair::first);
+  if (part == kLayer.end()) return name;
+  return fmt::format("model.layers.{}.{}{}", layer, part->second, kind);
+}
+
+std::filesystem::path SplitFile(const std::filesystem::path& file, int64_t part, int64_t count) {
+  const std::string name = file.filename().string();
+  const size_t length = SplitSuffixLength(name);
+  if (length == 0 || !name.ends_with(SplitSuffix(0, count).substr(1 + kDigits))) return {};
+  return file.parent_path() / (name.substr(0, name.size() - length) + SplitSuffix(part, count));
+}
+
+bool IsFirstFile(std::string_view name) {
+  const size_t length = SplitSuffixLength(name);
+  return length == 0 || name.substr(name.size() - length).starts_with("-00001-");
+}
+
+std::string GgufModelName(const std::filesystem::path& file) {
+  const std::string name = file.filename().string();
+  if (const size_t length = SplitSuffixLength(name); length > 0) {
+    return name.substr(0, name.size() - length);
+  }
+  return file.stem().string();
+}
+
+}  // namespace litecache::io

@@ -1,0 +1,26 @@
+// The names of tensors and of files in GGUF.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace litecache::io {
+
+// blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight: the name in Hugging Face's
+// checkpoints of llama, mistral, qwen2 and qwen3. Other names are returned as they are.
+std::string HuggingFaceName(const std::string& name);
+
+// Part `part` (from 0) of a model in `count` files, one of which is `file`: in
+// dir/a-00001-of-00003.gguf the number is replaced. Empty if the file is not named as one of
+// `count`.
+std::filesystem::path SplitFile(const std::filesystem::path& file, int64_t part, int64_t count);
+
+// Whether a file of this name is a whole model or the first of several files.
+bool IsFirstFile(std::string_view name);
+
+// The name of a model in a file: without ".gguf" and without the number of its part.
+std::string GgufModelName(const std::filesystem::path& file);
+
+}  // namespace litecache::io

@@ -1,0 +1,230 @@
+#include "model/gguf_config.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/block_format.h"
+#include "base/error.h"
+#include "base/join.h"
+#include "model/config_fields.h"
+
+namespace litecache::model {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kRopeFactors = "rope_freqs.weight";
+constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max();
+
+// Control tokens that end an answer. Files name one of them as the end of a text, and chat models
+// end a turn with another.
+constexpr std::array<std::string_view, 9> kEnds = {
+    "<|endoftext|>", "<|end_of_text|>",       "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>",
+    "<end_of_turn>", "<｜end▁of▁sentence｜>", "[EOS]"};
+constexpr int64_t kControlToken = 3;
+
+// The keys of one architecture: "llama.block_count".
+class ArchitectureKeys {
+ public:
+  ArchitectureKeys(const io::JsonFields& fields, std::string architecture)
+      : fields_(fields), architecture_(std::move(architecture)) {}
+
+  std::string Name(std::string_view key) const { return fmt::format("{}.{}", architecture_, key); }
+  int64_t Int(std::string_view key, int64_t high) const {
+    return fields_.RequiredInt(Name(key), 1, high);
+  }
+  int64_t Int(std::string_view key, int64_t high, int64_t fallback) const {
+    return fields_.Int(Name(key), 0, high).value_or(fallback);
+  }
+  std::optional<double> Number(std::string_view key) const {
+    return fields_.Number(Name(key), -1e15, 1e15);
+  }
+  std::optional<std::string> String(std::string_view key) const {
+    return fields_.String(Name(key));
+  }
+  [[noreturn]] void Refuse(std::string_view key, const std::string& reason) const {
+    fields_.Refuse(Name(key), reason);
+  }
+
+ private:
+  const io::JsonFields& fields_;
+  std::string architecture_;
+};
+
+// The value of "architectures" in config.json.
+std::string_view Architecture(const io::JsonFields& fields) {
+  const std::string name = fields.RequiredString("general.architecture");
+  if (name == "qwen2") return "Qwen2ForCausalLM";
+  if (name == "qwen3") return "Qwen3ForCausalLM";
+  // Mistral's models are Llama's in GGUF; what differs is the window, of which Mistral's parser
+  // knows.
+  const bool window = fields.Has("llama.attention.sliding_window");
+  if (name == "llama") return window ? "MistralForCausalLM" : "LlamaForCausalLM";
+  fields.Refuse("general.architecture", "in GGUF, llama, qwen2 and qwen3 are supported");
+}
+
+json ScalingJson(const ArchitectureKeys& keys) {
+  const auto type = keys.String("rope.scaling.type");
+  const auto factor = keys.Number("rope.scaling.factor");
+  if (type.value_or("none") == "none" || (type == "linear" && factor.value_or(1) == 1)) return {};
+  // What llama.cpp derives without these keys is what Transformers computes.
+  for (const auto& [key, value] : {std::pair("rope.scaling.attn_factor", 1.0),
+                                   {"rope.scaling.yarn_attn_factor", 1.0},
+                                   {"rope.scaling.yarn_ext_factor", 1.0},
+                                   {"rope.scaling.yarn_log_multiplier", 0.0}}) {
+    if (keys.Number(key).value_or(value) != value) {
+      keys.Refuse(key, fmt::format("only {} is supported", value));
+    }
+  }
+  json scaling = {{"rope_type", *type}};
+  if (factor) scaling["factor"] = *factor;
+  if (const int64_t original = keys.Int("rope.scaling.original_context_length", kMaxContext, 0)) {
+    scaling["original_max_position_embeddings"] = original;
+  }
+  for (const char* beta : {"beta_fast", "beta_slow"}) {
+    if (const auto value = keys.Number(fmt::format("rope.scaling.yarn_{}", beta))) {
+      scaling[beta] = *value;
+    }
+  }
+  return scaling;
+}
+
+std::vector<int64_t> EndIds(const io::Gguf& gguf) {
+  std::set<int64_t> ids;
+  for (const char* end : {"eos", "eot", "eom"}) {
+    const auto id = gguf.fields().Int(fmt::format("tokenizer.ggml.{}_token_id", end), 0, kMaxId);
+    if (id) ids.insert(*id);
+  }
+  if (!gguf.HasArray("tokenizer.ggml.tokens") || !gguf.HasArray("tokenizer.ggml.token_type")) {
+    return {ids.begin(), ids.end()};
+  }
+  const auto tokens = gguf.Strings("tokenizer.ggml.tokens");
+  const auto types = gguf.Integers("tokenizer.ggml.token_type");
+  for (size_t id = 0; id < std::min(tokens.size(), types.size()); ++id) {
+    if (types[id] == kControlToken && std::ranges::find(kEnds, tokens[id]) != kEnds.end()) {
+      ids.insert(static_cast<int64_t>(id));
+    }
+  }
+  return {ids.begin(), ids.end()};
+}
+
+// A matrix of the model must be one that its decoder reads: one more would change the results
+// elsewhere.
+void RefuseUnknownTensors(const io::Checkpoint& checkpoint) {
+  for (const std::string& name : checkpoint.TensorNames()) {
+    if (!name.starts_with("blk.")) continue;
+    throw Unsupported("{}: tensor '{}' is not one of llama, qwen2 or qwen3",
+                      checkpoint.Find(name).file->string(), name);
+  }
+}
+
+// The dtypes of all matrices.
+std::set<std::string> MatrixTypes(const io::Checkpoint& checkpoint) {
+  std::set<std::string> types;
+  for (const std::string& name : checkpoint.TensorNames()) {
+    const io::TensorInfo& info = *checkpoint.Find(name).info;
+    if (info.shape.size() == 2) types.insert(info.dtype);
+  }
+  return types;
+}
+
+// bf16 where anything is quantized, else the only type, else the one that loses nothing.
+std::string_view WeightType(const std::set<std::string>& types) {
+  for (const std::string& type : types) {
+    const BlockFormat* format = FindBlockFormat(type);
+    if (format != nullptr && format->quantized()) return "bfloat16";
+  }
+  if (types.size() != 1) return "float32";
+  return types.contains("BF16") ? "bfloat16" : types.contains("F16") ? "float16" : "float32";
+}
+
+}  // namespace
+
+json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
+  const io::Gguf& gguf = *checkpoint.gguf();
+  const io::JsonFields& fields = gguf.fields();
+  const std::string_view architecture = Architecture(fields);
+  const ArchitectureKeys keys(fields, *fields.String("general.architecture"));
+  if (keys.Int("expert_count", kMaxWidth, 0) > 0) {
+    keys.Refuse("expert_count", "mixtures of experts are not supported");
+  }
+  RefuseUnknownTensors(checkpoint);
+  const auto has = [&](const char* name) { return checkpoint.Find(name).info != nullptr; };
+  const io::TensorInfo* embeddings = checkpoint.Find("model.embed_tokens.weight").info;
+  if (embeddings == nullptr) {
+    throw FileError("{}: tensor 'token_embd.weight' is missing", checkpoint.path().string());
+  }
+  const int64_t hidden = keys.Int("embedding_length", kMaxWidth);
+  const int64_t heads = keys.Int("attention.head_count", kMaxHeads);
+  const int64_t head_dim = keys.Int("attention.key_length", kMaxHeadDim, hidden / heads);
+  for (const char* key : {"attention.value_length", "rope.dimension_count"}) {
+    if (keys.Int(key, kMaxHeadDim, head_dim) != head_dim) {
+      keys.Refuse(key, fmt::format("only the heads' dimension, {}, is supported", head_dim));
+    }
+  }
+  json config = {
+      {"architectures", {architecture}},
+      {"hidden_size", hidden},
+      {"intermediate_size", keys.Int("feed_forward_length", kMaxWidth)},
+      {"num_hidden_layers", keys.Int("block_count", kMaxLayers)},
+      {"num_attention_heads", heads},
+      {"num_key_value_heads", keys.Int("attention.head_count_kv", kMaxHeads, heads)},
+      {"head_dim", head_dim},
+      {"max_position_embeddings", keys.Int("context_length", kMaxContext)},
+      {"rms_norm_eps", keys.Number("attention.layer_norm_rms_epsilon").value_or(1e-5)},
+      {"rope_theta", keys.Number("rope.freq_base").value_or(10000.0)},
+      {"vocab_size", embeddings->shape.front()},
+      {"tie_word_embeddings", !has("lm_head.weight")},
+      {"attention_bias", has("model.layers.0.self_attn.q_proj.bias")},
+      {"mlp_bias", has("model.layers.0.mlp.gate_proj.bias")},
+      {"torch_dtype", WeightType(MatrixTypes(checkpoint))},
+      {"eos_token_id", EndIds(gguf)},
+  };
+  if (const auto bos = fields.Int("tokenizer.ggml.bos_token_id", 0, kMaxId)) {
+    config["bos_token_id"] = *bos;
+  }
+  if (json scaling = ScalingJson(keys); !scaling.is_null()) {
+    config["rope_scaling"] = std::move(scaling);
+  }
+  if (const int64_t window = keys.Int("attention.sliding_window", kMaxContext, 0)) {
+    config["sliding_window"] = window;
+  }
+  return config;
+}
+
+void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config) {
+  const auto types = MatrixTypes(checkpoint);
+  config->converts_weights = types.size() != 1 || FindBlockFormat(*types.begin())->quantized();
+  const io::Checkpoint::Tensor factors = checkpoint.Find(kRopeFactors);
+  if (factors.info == nullptr) return;
+  if (factors.info->dtype != "F32" ||
+      factors.info->shape != std::vector<int64_t>{config->head_dim / 2}) {
+    throw FileError("{}: tensor '{}' is {}, but F32 [{}] is expected", factors.file->string(),
+                    kRopeFactors, factors.info->ToString(), config->head_dim / 2);
+  }
+  RopeConfig& rope = config->rope;
+  if (rope.scaling != RopeScaling::kNone) {
+    throw Unsupported("{}: both rope.scaling.type and tensor '{}' scale the positions",
+                      checkpoint.path().string(), kRopeFactors);
+  }
+  rope.scaling = RopeScaling::kFactors;
+  rope.factors.resize(static_cast<size_t>(config->head_dim / 2));
+  FindBlockFormat("F32")->to_float(factors.data, config->head_dim / 2, rope.factors.data());
+  for (const float factor : rope.factors) {
+    if (!(factor >= 1e-6f && factor <= 1e6f)) {
+      throw FileError("{}: tensor '{}' holds {}, and RoPE's factors are from 1e-6 to 1e6",
+                      factors.file->string(), kRopeFactors, factor);
+    }
+  }
+}
+
+}  // namespace litecache::model

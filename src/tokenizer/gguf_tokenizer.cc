@@ -1,0 +1,288 @@
+#include "tokenizer/gguf_tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "tokenizer/json_fields.h"
+#include "tokenizer/utf8.h"
+
+namespace litecache::tokenizer {
+namespace {
+
+constexpr const char* kModel = "tokenizer.ggml.model";
+constexpr const char* kPre = "tokenizer.ggml.pre";
+constexpr const char* kTokens = "tokenizer.ggml.tokens";
+constexpr const char* kTypes = "tokenizer.ggml.token_type";
+
+// Values of token_type.
+enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kByte = 6 };
+
+// Words are split as the tokenizer.json of the model does that llama.cpp names a pre-tokenizer
+// after.
+struct PreTokenizerSpec {
+  std::string_view name;
+  std::string_view pattern;  // empty: GPT-2's, which is ByteLevel's own
+  bool single_digits = false;
+  bool nfc = false;
+  bool ignore_merges = false;
+  bool adds_bos = false;  // where the file does not say
+};
+
+constexpr std::string_view kLlama3 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen2 =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kTekken =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+constexpr std::array<PreTokenizerSpec, 8> kPreTokenizers = {{
+    {.name = "llama-bpe", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
+    {.name = "llama3", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
+    {.name = "llama-v3", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
+    {.name = "qwen2", .pattern = kQwen2, .nfc = true},
+    {.name = "deepseek-r1-qwen", .pattern = kQwen2},
+    {.name = "tekken", .pattern = kTekken, .ignore_merges = true, .adds_bos = true},
+    {.name = "smollm", .pattern = "", .single_digits = true},
+    {.name = "gpt-2", .pattern = ""},
+}};
+
+struct Token {
+  std::string text;
+  int64_t type = kNormal;
+};
+
+std::vector<Token> ReadTokens(const io::Gguf& gguf) {
+  const std::vector<std::string_view> texts = gguf.Strings(kTokens);
+  std::vector<int64_t> types;
+  if (gguf.HasArray(kTypes)) types = gguf.Integers(kTypes);
+  if (texts.size() > size_t{kMaxTokenId} || (!types.empty() && types.size() != texts.size())) {
+    gguf.fields().Fail(
+        kTokens, fmt::format("must hold a token for each of the {} types, at most {}", types.size(),
+                             kMaxTokenId));
+  }
+  std::vector<Token> tokens(texts.size());
+  for (size_t id = 0; id < texts.size(); ++id) {
+    if (!IsValidUtf8(texts[id])) {
+      throw FileError("{}: {}[{}] is not UTF-8", gguf.fields().name(), kTokens, id);
+    }
+    tokens[id] = {std::string(texts[id]), types.empty() ? int64_t{kNormal} : types[id]};
+  }
+  return tokens;
+}
+
+std::optional<size_t> SpecialId(const io::Gguf& gguf, const char* key, size_t tokens) {
+  const auto id = gguf.fields().Int(key, 0, kMaxTokenId);
+  if (!id) return std::nullopt;
+  if (static_cast<size_t>(*id) >= tokens) {
+    gguf.fields().Fail(key, fmt::format("is not one of the {} tokens", tokens));
+  }
+  return static_cast<size_t>(*id);
+}
+
+Json AddedTokenList(const std::vector<Token>& tokens) {
+  Json list = Json::array();
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    const int64_t type = tokens[id].type;
+    if (type != kControl && type != kUserDefined && type != kUnknown) continue;
+    list.push_back({{"id", id},
+                    {"content", tokens[id].text},
+                    {"special", type != kUserDefined},
+                    {"normalized", false}});
+  }
+  return list;
+}
+
+// Ids by text. A text that two ids have is that of the first.
+Json VocabularyObject(const std::vector<Token>& tokens) {
+  Json vocabulary = Json::object();
+  for (size_t id = 0; id < tokens.size(); ++id) vocabulary.emplace(tokens[id].text, id);
+  return vocabulary;
+}
+
+// The tokens that are put around a text.
+Json PostProcessorJson(const io::Gguf& gguf, const std::vector<Token>& tokens, bool adds_bos) {
+  Json parts = Json::array({{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}});
+  Json special = Json::object();
+  const auto add = [&](const char* flag, bool by_default, const char* key, bool in_front) {
+    if (!gguf.fields().Bool(flag).value_or(by_default)) return;
+    const auto id = SpecialId(gguf, key, tokens.size());
+    if (!id) return;
+    const std::string& text = tokens[*id].text;
+    special[text] = {{"id", text}, {"ids", {*id}}, {"tokens", {text}}};
+    Json part = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}};
+    parts.insert(in_front ? parts.begin() : parts.end(), std::move(part));
+  };
+  add("tokenizer.ggml.add_bos_token", adds_bos, "tokenizer.ggml.bos_token_id", true);
+  add("tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id", false);
+  if (special.empty()) return nullptr;
+  return {{"type", "TemplateProcessing"}, {"single", parts}, {"special_tokens", special}};
+}
+
+Json ByteLevelTokenizer(const io::Gguf& gguf, const std::vector<Token>& tokens) {
+  const std::string name = gguf.fields().String(kPre).value_or("default");
+  const auto* spec = std::ranges::find(kPreTokenizers, name, &PreTokenizerSpec::name);
+  if (spec == kPreTokenizers.end()) {
+    std::string known;
+    for (const PreTokenizerSpec& other : kPreTokenizers) {
+      known += fmt::format("{}{}", known.empty() ? "" : ", ", other.name);
+    }
+    throw Unsupported(
+        "{}: field '{}' = \"{}\" is not supported: how words are split is known of {}{}",
+        gguf.fields().name(), kPre, name, known,
+        name == "default" ? "; a recent llama.cpp writes which it is when it converts the model"
+                          : "");
+  }
+  const Json byte_level = {{"type", "ByteLevel"},
+                           {"add_prefix_space", false},
+                           {"trim_offsets", true},
+                           {"use_regex", spec->pattern.empty()}};
+  Json splits = Json::array();
+  if (spec->single_digits) splits.push_back({{"type", "Digits"}, {"individual_digits", true}});
+  if (!spec->pattern.empty()) {
+    splits.push_back({{"type", "Split"},
+                      {"pattern", {{"Regex", spec->pattern}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}});
+  }
+  splits.push_back(byte_level);
+  Json merges = Json::array();
+  for (const std::string_view merge : gguf.Strings("tokenizer.ggml.merges")) {
+    merges.push_back(RepairUtf8(merge));
+  }
+  return {{"normalizer", spec->nfc ? Json{{"type", "NFC"}} : Json()},
+          {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(splits)}}},
+          {"post_processor", PostProcessorJson(gguf, tokens, spec->adds_bos)},
+          {"decoder", byte_level},
+          {"model",
+           {{"type", "BPE"},
+            {"ignore_merges", spec->ignore_merges},
+            {"vocab", VocabularyObject(tokens)},
+            {"merges", std::move(merges)}}}};
+}
+
+// SentencePiece joins the two pieces whose join has the highest score: the merges of BPE in order
+// are all splits of a piece into two pieces, from the highest score to the lowest. As Transformers
+// converts such a vocabulary, the longer left part comes first.
+Json MergesByScore(const io::Gguf& gguf, const std::vector<Token>& tokens) {
+  constexpr const char* kScores = "tokenizer.ggml.scores";
+  // Each byte of a piece is a split to look up. The longest in use have 48 bytes.
+  constexpr size_t kMaxPiece = 512;
+  const std::vector<float> scores = gguf.Floats(kScores);
+  if (scores.size() != tokens.size()) {
+    gguf.fields().Fail(kScores,
+                       fmt::format("must hold a score for each of the {} tokens", tokens.size()));
+  }
+  std::unordered_map<std::string_view, size_t> ids;
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (tokens[id].type == kNormal) ids.emplace(tokens[id].text, id);
+  }
+  struct Split {
+    float score;
+    size_t left;  // bytes
+    size_t id;    // of the join
+  };
+  std::vector<Split> splits;
+  for (const auto& [text, id] : ids) {
+    if (text.size() > kMaxPiece) {
+      throw Unsupported("{}: {}[{}] has {} bytes (at most {} are supported)", gguf.fields().name(),
+                        kTokens, id, text.size(), kMaxPiece);
+    }
+    // A NaN has no place in an order.
+    if (scores[id] != scores[id]) gguf.fields().Fail(kScores, "must be numbers");
+    for (size_t left = 1; left < text.size(); ++left) {
+      if (ids.contains(text.substr(0, left)) && ids.contains(text.substr(left))) {
+        splits.push_back({scores[id], left, id});
+      }
+    }
+  }
+  std::ranges::sort(splits, [](const Split& a, const Split& b) {
+    if (a.score != b.score) return a.score > b.score;
+    return a.left != b.left ? a.left > b.left : a.id < b.id;
+  });
+  Json merges = Json::array();
+  for (const Split& split : splits) {
+    const std::string& text = tokens[split.id].text;
+    merges.push_back({text.substr(0, split.left), text.substr(split.left)});
+  }
+  return merges;
+}
+
+Json SentencePieceTokenizer(const io::Gguf& gguf, const std::vector<Token>& tokens) {
+  const bool prefix = gguf.fields().Bool("tokenizer.ggml.add_space_prefix").value_or(true);
+  Json normalizers = Json::array();
+  if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", "▁"}});
+  normalizers.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}});
+  Json decoders =
+      Json::array({{{"type", "Replace"}, {"pattern", {{"String", "▁"}}}, {"content", " "}},
+                   {{"type", "ByteFallback"}},
+                   {{"type", "Fuse"}}});
+  if (prefix) {
+    decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1u}, {"stop", 0u}});
+  }
+  Json model = {{"type", "BPE"},
+                {"fuse_unk", true},
+                {"byte_fallback",
+                 std::ranges::any_of(tokens, [](const Token& t) { return t.type == kByte; })},
+                {"vocab", VocabularyObject(tokens)},
+                {"merges", MergesByScore(gguf, tokens)}};
+  const auto unknown = std::ranges::find(tokens, int64_t{kUnknown}, &Token::type);
+  if (unknown != tokens.end()) model["unk_token"] = unknown->text;
+  return {{"normalizer", {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}}},
+          {"post_processor", PostProcessorJson(gguf, tokens, true)},
+          {"decoder", {{"type", "Sequence"}, {"decoders", std::move(decoders)}}},
+          {"model", std::move(model)}};
+}
+
+}  // namespace
+
+bool HasTokenizer(const io::Gguf& gguf) { return gguf.fields().Has(kModel); }
+
+Json TokenizerJsonOfGguf(const io::Gguf& gguf) {
+  const std::string model = gguf.fields().RequiredString(kModel);
+  if (model != "gpt2" && model != "llama") {
+    gguf.fields().Refuse(kModel, "gpt2 (byte-level BPE) and llama (SentencePiece) are supported");
+  }
+  const std::vector<Token> tokens = ReadTokens(gguf);
+  Json json =
+      model == "gpt2" ? ByteLevelTokenizer(gguf, tokens) : SentencePieceTokenizer(gguf, tokens);
+  json["added_tokens"] = AddedTokenList(tokens);
+  return json;
+}
+
+Json TokenizerConfigOfGguf(const io::Gguf& gguf) {
+  constexpr std::array<std::pair<const char*, const char*>, 4> kNamed = {{
+      {"bos_token", "tokenizer.ggml.bos_token_id"},
+      {"eos_token", "tokenizer.ggml.eos_token_id"},
+      {"unk_token", "tokenizer.ggml.unknown_token_id"},
+      {"pad_token", "tokenizer.ggml.padding_token_id"},
+  }};
+  constexpr const char* kTemplate = "tokenizer.chat_template";
+  Json config = Json::object();
+  if (gguf.HasArray(kTokens)) {
+    const std::vector<std::string_view> tokens = gguf.Strings(kTokens);
+    for (const auto& [name, key] : kNamed) {
+      if (const auto id = SpecialId(gguf, key, tokens.size())) {
+        config[name] = RepairUtf8(tokens[*id]);
+      }
+    }
+  }
+  Json templates = Json::object();
+  if (const auto text = gguf.fields().String(kTemplate)) templates["default"] = RepairUtf8(*text);
+  if (gguf.HasArray("tokenizer.chat_templates")) {
+    for (const std::string_view name : gguf.Strings("tokenizer.chat_templates")) {
+      const auto text = gguf.fields().String(fmt::format("{}.{}", kTemplate, name));
+      if (text) templates[RepairUtf8(name)] = RepairUtf8(*text);
+    }
+  }
+  if (!templates.empty()) config["chat_template"] = std::move(templates);
+  return config;
+}
+
+}  // namespace litecache::tokenizer

