@@ -8,7 +8,10 @@ seed), so that no server can answer from a stored prefix.
     tools/serve_load.py http://127.0.0.1:8080 --streams 1,8,64,256
     tools/serve_load.py http://127.0.0.1:8080 --streams 8 --long-prompt 31000
 
-With --long-prompt, only gaps between tokens while that prompt is processed are reported.
+    tools/serve_load.py http://127.0.0.1:8080 --streams 4 --beside 4 --beside-body '{"guided_json": {"type": "object"}}'
+
+With --long-prompt, only gaps between tokens while that prompt is processed are reported. With --beside, further clients
+send requests with other fields until the streams have ended, and are not reported.
 """
 
 import argparse
@@ -33,11 +36,11 @@ class Load:
         self.path = address.path.rstrip("/") + "/v1/completions"
         self.random = random.Random(options.seed)
 
-    def request(self, prompt_tokens, max_tokens):
+    def request(self, prompt_tokens, max_tokens, fields):
         low, high = self.options.ids
         body = {"prompt": [self.random.randrange(low, high) for _ in range(prompt_tokens)],
                 "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True, "stream": True,
-                "stream_options": {"include_usage": True}, **self.options.body}
+                "stream_options": {"include_usage": True}, **fields}
         data = json.dumps(body).encode()
         head = (f"POST {self.path} HTTP/1.1\r\nHost: {self.host}\r\nConnection: close\r\n"
                 f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n")
@@ -94,7 +97,7 @@ class Load:
         async def client():
             for _ in range(options.requests):
                 try:
-                    data = self.request(options.prompt, options.tokens)
+                    data = self.request(options.prompt, options.tokens, options.body)
                     results.append(await self.stream(data))
                 except (Refused, OSError, asyncio.IncompleteReadError, ValueError) as error:
                     failures.append(error)
@@ -102,14 +105,23 @@ class Load:
         async def long_prompt():
             # When the streams are decoding.
             await asyncio.sleep(options.long_after)
-            start, times, _ = await self.stream(self.request(options.long_prompt, 2))
+            start, times, _ = await self.stream(self.request(options.long_prompt, 2, options.body))
             return start, times[0] if times else start
 
+        async def beside():
+            while True:
+                await self.stream(self.request(options.prompt, options.tokens, options.beside_body))
+
+        others = [asyncio.create_task(beside()) for _ in range(options.beside)]
         begin, cpu = time.perf_counter(), self.cpu_seconds()
         clients = [asyncio.create_task(client()) for _ in range(streams)]
         period = await long_prompt() if options.long_prompt else None
         await asyncio.gather(*clients)
         wall = time.perf_counter() - begin
+        for other in others:
+            if other.done():  # it was refused
+                other.result()
+            other.cancel()
         row = self.report(streams, results, failures, wall, period)
         if options.pid:
             row["cpu_ms_per_token"] = (self.cpu_seconds() - cpu) * 1e3 / \
@@ -156,6 +168,8 @@ def parse():
                         help="tokens of one more prompt, sent while the streams run [none]")
     parser.add_argument("--long-after", type=float, default=2.0,
                         help="seconds until then [%(default)s]")
+    parser.add_argument("--beside", type=int, default=0, help="more clients, with --beside-body [%(default)s]")
+    parser.add_argument("--beside-body", default="{}", help="more fields of their requests, JSON")
     parser.add_argument("--ids", default="300,4000", help="token ids of prompts [%(default)s)")
     parser.add_argument("--pid", type=int, default=0,
                         help="of the server: its processor time by token [none]")
@@ -166,6 +180,7 @@ def parse():
     options = parser.parse_args()
     options.ids = tuple(int(value) for value in options.ids.split(","))
     options.body = json.loads(options.body)
+    options.beside_body = json.loads(options.beside_body)
     return options
 
 

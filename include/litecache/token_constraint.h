@@ -15,6 +15,10 @@ class TokenConstraint {
   // A copy in the same state. Thread-safe as long as nobody modifies the object.
   virtual std::unique_ptr<TokenConstraint> Clone() const = 0;
 
+  // Does a part of what Mask() would have to do, about `work` steps of some 10 ns; returns whether
+  // nothing is left of it. A sample takes no part in the engine's steps until then, so that others
+  // do not wait for it.
+  virtual bool Prepare([[maybe_unused]] int64_t work) { return true; }
   // The allowed next tokens: bit i % 32 of word i / 32 is set if token i is allowed; tokens beyond
   // the last word are not. Valid until the next call on this object. Tokens that end an answer are
   // not part of it: they are allowed if Complete().

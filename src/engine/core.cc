@@ -1,5 +1,5 @@
 // Runs steps. core_requests.cc accepts and ends requests, core_sampling.cc turns a step's logits
-// into tokens.
+// into tokens, core_allowed.cc says which may come next.
 #include "engine/core.h"
 
 #include <algorithm>
@@ -59,9 +59,12 @@ EngineStats Core::Stats() const {
 void Core::Loop() {
   while (!stop_) {
     Prepare();
+    const bool prepared = PrepareConstraints();
     scheduler_.Plan(&plan_);
-    if (plan_.empty()) {  // no request runs, or all of them wait for rows from disk
-      doorbell_->Wait();
+    if (plan_.empty()) {
+      // No request runs, or all of them wait for rows from disk, or for masks.
+      step_seconds_ = 0;
+      if (prepared) doorbell_->Wait();
       continue;
     }
     RunStep();
@@ -141,6 +144,7 @@ void Core::RunStep() {
     }
     Finish(step);
   }
+  step_seconds_ = SecondsBetween(now, Clock::now());
   if (!error) {
     scheduler_.RemoveEnded();
     return;
@@ -272,16 +276,25 @@ void Core::StartSamples(Group* group) {
   for (int i = 0; i < request.n; ++i) {
     const kv::SequenceId sequence =
         i == 0 ? group->prompt_sequence : backend_.cache->Fork(group->samples[0].sequence);
-    group->samples.push_back({i, sequence, true, 0, 0,
+    group->samples.push_back({i,
+                              sequence,
+                              true,
+                              0,
+                              0,
                               std::move(group->samplers[static_cast<size_t>(i)]),
-                              StopMatcher(request.stop, request.include_stop), nullptr, nullptr});
-    if (request.constraint != nullptr) {
-      group->samples.back().constraint = request.constraint->Clone();
+                              StopMatcher(request.stop, request.include_stop),
+                              nullptr,
+                              nullptr,
+                              true,
+                              {}});
+    if (group->constraint != nullptr) {
+      group->samples.back().constraint = group->constraint->Clone();
     }
     if (backend_.token_text) {
       group->samples.back().text = backend_.token_text(request.skip_special_tokens);
     }
   }
+  group->constraint.reset();
 }
 
 void Core::Deliver(Sampled* row) {

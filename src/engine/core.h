@@ -101,6 +101,10 @@ class Core {
   void ReleaseSequence(Group* group, const Sample* sample, bool keep);
   // Lets the device choose tokens if it can, and fetches the rows of all others.
   void IssueSampling(const StepPlan& plan);
+  // Advances masks of constraints, which a sample's next step needs, for a limited time; returns
+  // whether all are done.
+  bool PrepareConstraints();
+  // Collects the tokens that may come next in a step's decodes while the device computes logits.
   void CollectAllowed(const StepPlan& plan);
   // Adds the first tokens of a prompt that ends with this step; returns the index of the first one,
   // or -1.
@@ -144,6 +148,7 @@ class Core {
   // Used by the engine's thread only.
   Scheduler scheduler_;
   StepPlan plan_;
+  double step_seconds_ = 0;  // of the last step
   StepPlan retry_plan_;
   std::vector<StepPlan> parts_;  // of one of these
   // Indices of the device's tokens, or -1: for a step's decodes, and for the first of each of its

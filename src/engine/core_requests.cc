@@ -36,6 +36,10 @@ std::shared_ptr<RequestHandle> Core::Submit(Request request) {
       std::make_shared<Channel>(request.n, group->seed, static_cast<int64_t>(request.prompt.size()),
                                 std::move(request.on_chunks));
   group->request = std::move(request);
+  if (group->request.constraint != nullptr && group->request.generate) {
+    group->constraint = group->request.constraint->Clone();
+    group->prepared = false;
+  }
   auto handle = std::make_shared<Handle>(group->channel, doorbell_);
   Enqueue(std::move(group));
   return handle;

@@ -1,4 +1,5 @@
 // Turns a step's logits into tokens: on the device if it can choose, otherwise on the host.
+// core_allowed.cc says which tokens may come next.
 #include <algorithm>
 #include <exception>
 
@@ -18,37 +19,6 @@ void Core::MakeSamplers(Group* group) const {
   const Request& request = group->request;
   for (int i = 0; i < request.n; ++i) {
     group->samplers.emplace_back(request.sampling, group->seed, i, request.prompt);
-  }
-}
-
-// Collects the tokens that constraints allow in a step's decodes while the device computes logits.
-void Core::CollectAllowed(const StepPlan& plan) {
-  if (allowed_.size() < plan.decodes.size()) allowed_.resize(plan.decodes.size());
-  const auto collect = [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const StepPlan::Decode& row = plan.decodes[static_cast<size_t>(i)];
-      Sample& sample = row.group->samples[row.sample];
-      std::vector<uint32_t>& allowed = allowed_[static_cast<size_t>(i)];
-      allowed.clear();
-      const Request& request = row.group->request;
-      if (!Restricted(request, &sample) || request.logprobs > 0) continue;
-      try {
-        AllowedTokens(*row.group, &sample, &allowed);
-      } catch (...) {
-        // The host calls the constraint again and ends the request with the exception.
-        allowed.clear();
-      }
-    }
-  };
-  const auto constrained =
-      std::count_if(plan.decodes.begin(), plan.decodes.end(), [](const StepPlan::Decode& row) {
-        return Restricted(row.group->request, &row.group->samples[row.sample]);
-      });
-  const auto count = static_cast<int64_t>(plan.decodes.size());
-  if (constrained > 1 && backend_.pool != nullptr) {
-    backend_.pool->ParallelFor(count, 1, collect);
-  } else {
-    collect(0, count, 0);
   }
 }
 
@@ -164,6 +134,7 @@ void Core::SampleRow(Sampled* row, SamplerScratch* scratch) {
     const std::vector<int32_t>& stop_ids = row->group->stop_ids;
     if (!std::binary_search(stop_ids.begin(), stop_ids.end(), row->token)) {
       sample.constraint->Accept(row->token);
+      sample.prepared = false;
     }
     row->complete = sample.constraint->Finished();
   }
@@ -176,42 +147,6 @@ void Core::SampleRow(Sampled* row, SamplerScratch* scratch) {
   const double log_sum = LogSumExp(logits);
   row->logprob = LogprobOf(logits, row->token, log_sum);
   row->top_logprobs = TopLogprobs(logits, static_cast<size_t>(logprobs), log_sum);
-}
-
-bool Core::Restricted(const Request& request, const Sample* sample) {
-  return request.constraint != nullptr || !request.bad_words.empty() ||
-         (sample == nullptr ? 0 : sample->generated) < request.min_tokens;
-}
-
-void Core::AllowedTokens(const Group& group, Sample* sample, std::vector<uint32_t>* allowed) const {
-  const auto set = [&](int32_t token, bool value) {
-    const uint32_t bit = 1u << (static_cast<uint32_t>(token) % 32);
-    uint32_t& word = (*allowed)[static_cast<size_t>(token) / 32];
-    word = value ? word | bit : word & ~bit;
-  };
-  const auto words = static_cast<size_t>((vocab_ + 31) / 32);
-  bool may_end = true;
-  if (sample->constraint != nullptr) {
-    const std::span<const uint32_t> mask = sample->constraint->Mask();
-    allowed->assign(mask.begin(), mask.end());
-    allowed->resize(words);
-    // Tokens that end an answer are allowed where the constraint is complete, and only there.
-    may_end = sample->constraint->Complete();
-    for (const int32_t id : group.stop_ids) set(id, may_end);
-  } else {
-    allowed->assign(words, ~0u);
-    if (vocab_ % 32 != 0) allowed->back() = (1u << (vocab_ % 32)) - 1;
-  }
-  const Request& request = group.request;
-  if (may_end && sample->generated < request.min_tokens) {
-    for (const int32_t id : group.stop_ids) set(id, false);
-  }
-  for (const std::vector<int32_t>& word : request.bad_words) {
-    const auto before = std::span(word).first(word.size() - 1);
-    const std::span<const int32_t> said = sample->tokens;
-    if (before.size() > said.size()) continue;
-    if (std::ranges::equal(before, said.last(before.size()))) set(word.back(), false);
-  }
 }
 
 }  // namespace litecache::engine

@@ -47,7 +47,9 @@ struct Sample {
   StopMatcher stops;
   std::unique_ptr<TokenText> text;              // null without a tokenizer
   std::unique_ptr<TokenConstraint> constraint;  // null without one
-  std::vector<int32_t> tokens;                  // generated ones, if anything needs them
+  // Its mask is computed; otherwise the sample takes no part in steps.
+  bool prepared = true;
+  std::vector<int32_t> tokens;  // generated ones, if anything needs them
 };
 
 struct PrefixWait;  // prefix/prefix_reuse.h
@@ -70,6 +72,9 @@ struct Group {
   // Set while rows of its prompt are read from disk or computed by another request; the request
   // takes no part in steps until then.
   std::shared_ptr<PrefixWait> prefix_wait;
+  // That of future samples; null without one. The step that ends the prompt waits for its mask.
+  std::unique_ptr<TokenConstraint> constraint;
+  bool prepared = true;
   std::vector<Sampler> samplers;  // of future samples: made for the step that ends the prompt
   std::vector<Sample> samples;    // filled when the prompt is done
   bool ended = false;

@@ -81,7 +81,7 @@ void Scheduler::AddDecodes(Group* group, StepPlan* plan) const {
   }
   for (size_t i = 0; i < group->samples.size(); ++i) {
     const Sample& sample = group->samples[i];
-    if (!sample.live) continue;
+    if (!sample.live || !sample.prepared) continue;
     // The last sampled token is not in the cache yet.
     const int64_t past = group->prompt_size() + sample.generated - 1;
     plan->decodes.push_back({group, i, static_cast<int64_t>(plan->logit_rows.size())});
@@ -117,6 +117,8 @@ void Scheduler::AddPrefill(Group* group, Budget* budget, StepPlan* plan) const {
     count = std::min(count, most(budget->logit_rows, limits_.score_rows));
   }
   if (count <= 0) return;
+  // The first tokens need the mask of their constraint.
+  if (!group->prepared && group->prefilled + count == group->prompt_size()) return;
   budget->rows -= count;
   if (group->all_logits()) budget->logit_rows -= count;
   StepPlan::Prefill part{group, group->prefilled, count, first_logit, 0};

@@ -1,5 +1,6 @@
 #include "grammar/grammar.h"
 
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
@@ -20,16 +21,46 @@ class GrammarConstraint final : public TokenConstraint {
     const std::lock_guard lock(grammar_->mutex());
     cache_ = grammar_->Cache();
     MoveTo(cache_->start());
+    if (!open_ && !complete_) {
+      throw Unsupported(
+          "the grammar has too many readings before the first character: rules that call each "
+          "other "
+          "are nested too deep, or in too many ways");
+    }
   }
+
+  // A walk is not shared: its mask is written.
+  GrammarConstraint(const GrammarConstraint& other)
+      : grammar_(other.grammar_),
+        cache_(other.cache_),
+        place_(other.place_),
+        complete_(other.complete_),
+        open_(other.open_),
+        mask_(other.mask_) {}
+  GrammarConstraint& operator=(const GrammarConstraint&) = delete;
 
   std::unique_ptr<TokenConstraint> Clone() const override {
     return std::make_unique<GrammarConstraint>(*this);
   }
 
-  std::span<const uint32_t> Mask() override {
+  bool Prepare(int64_t work) override {
+    if (mask_ != nullptr) return true;
     const std::lock_guard lock(grammar_->mutex());
     FollowCache();
-    mask_ = cache_->Mask(place_);
+    mask_ = cache_->FindMask(place_);  // another sample may have been here
+    if (mask_ == nullptr) {
+      if (!walk_) walk_ = cache_->BeginMask(place_);
+      if (!cache_->ContinueMask(&*walk_, work)) return false;
+      mask_ = cache_->FindMask(place_);
+    }
+    walk_.reset();
+    return true;
+  }
+
+  std::span<const uint32_t> Mask() override {
+    // In pieces, because the cache may have to be replaced in between.
+    while (!Prepare(kWorkAtOnce)) {
+    }
     return *mask_;
   }
 
@@ -47,8 +78,12 @@ class GrammarConstraint final : public TokenConstraint {
   const std::shared_ptr<const Grammar>& grammar() const { return grammar_; }
 
  private:
+  static constexpr int64_t kWorkAtOnce = 100'000;
+
   void MoveTo(MatchCache::Place place) {
     place_ = place;
+    mask_.reset();
+    walk_.reset();
     complete_ = cache_->Complete(place);
     open_ = cache_->Open(place);
   }
@@ -57,6 +92,7 @@ class GrammarConstraint final : public TokenConstraint {
     std::shared_ptr<MatchCache> current = grammar_->Cache();
     if (current == cache_) return;
     place_ = current->Import(*cache_, place_);
+    if (walk_) walk_ = current->Import(*cache_, *std::move(walk_));
     cache_ = std::move(current);
   }
 
@@ -65,7 +101,8 @@ class GrammarConstraint final : public TokenConstraint {
   MatchCache::Place place_ = MatchCache::kNowhere;
   bool complete_ = false;
   bool open_ = false;
-  std::shared_ptr<const TokenMask> mask_;  // the mask returned last
+  std::shared_ptr<const TokenMask> mask_;     // of this place; null: not computed
+  std::optional<MatchCache::MaskWalk> walk_;  // while it is being computed
 };
 
 std::shared_ptr<Grammar> Finish(AutomatonBuilder* builder, StateId start,

@@ -11,10 +11,14 @@ constexpr uint32_t kMaxDepth = 256;
 // Configurations that a place keeps in an ambiguous grammar. Each can be completed without the
 // others.
 constexpr size_t kMaxConfigurations = 512;
-// Limits of a cache: places (up to 1.2 KiB each) and masks (16 KiB each for 128K tokens).
+// Limits of a cache: places (1.2 KiB each) with their configurations (8 bytes each), and masks
+// (16 KiB each for 128K tokens).
 constexpr size_t kMaxPlaces = 10'000;
+constexpr size_t kMaxKept = 1'000'000;
 constexpr size_t kMaxMaskBytes = size_t{16} << 20;
 constexpr size_t kMaxNodes = 1'000'000;
+// Work of a step that is not cached, without that of its configurations.
+constexpr int64_t kWorkOfAPlace = 20;
 
 uint64_t Key(uint32_t high, uint32_t low) { return uint64_t{high} << 32 | low; }
 
@@ -40,13 +44,14 @@ void MatchCache::Reach(Configuration configuration) {
   const auto add = [&](StateId state, uint32_t stack) {
     const uint32_t height = automaton_.states[state].height;
     if (height == kUnlimited || nodes_[stack].depth + height > kMaxDepth) return;
-    if (seen_.size() >= 8 * kMaxConfigurations) return;
-    if (seen_.try_emplace(Key(state, stack), true).second) work_.push_back({state, stack});
+    if (seen_.size() >= SeenKeys::kMost) return;
+    if (seen_.Add(Key(state, stack))) to_visit_.push_back({state, stack});
   };
   add(configuration.state, configuration.stack);
-  while (!work_.empty()) {
-    const Configuration at = work_.back();
-    work_.pop_back();
+  while (!to_visit_.empty()) {
+    const Configuration at = to_visit_.back();
+    to_visit_.pop_back();
+    work_ += 1 + static_cast<int64_t>(automaton_.states[at.state].jumps.size());
     const State& state = automaton_.states[at.state];
     if (!state.bytes.empty() && reached_.size() < kMaxConfigurations) reached_.push_back(at);
     for (const StateId target : state.jumps) add(target, at.stack);
@@ -66,7 +71,7 @@ void MatchCache::Reach(Configuration configuration) {
 }
 
 MatchCache::Place MatchCache::Intern() {
-  seen_.clear();
+  seen_.Clear();
   std::sort(reached_.begin(), reached_.end());
   size_t hash = complete_;
   for (const Configuration& at : reached_) {
@@ -85,6 +90,7 @@ MatchCache::Place MatchCache::Intern() {
   }
   const auto id = static_cast<Place>(places_.size());
   places_.emplace_back();
+  configurations_ += reached_.size();
   places_.back().configurations = std::exchange(reached_, {});
   places_.back().complete = complete;
   by_hash_.emplace(hash, id);
@@ -98,8 +104,11 @@ MatchCache::Place MatchCache::Step(Place place, uint8_t byte) {
     places_[place].next->fill(kUnknown);
   }
   if (const uint32_t known = (*places_[place].next)[byte]; known != kUnknown) return known;
+  work_ += kWorkOfAPlace;
   for (const Configuration& at : places_[place].configurations) {
-    for (const ByteEdge& edge : automaton_.states[at.state].bytes) {
+    const std::vector<ByteEdge>& edges = automaton_.states[at.state].bytes;
+    work_ += 1 + static_cast<int64_t>(edges.size() / 8);
+    for (const ByteEdge& edge : edges) {
       if (edge.low <= byte && byte <= edge.high) Reach({edge.target, at.stack});
     }
   }
@@ -113,28 +122,11 @@ MatchCache::Place MatchCache::Step(Place place, std::string_view bytes) {
   return place;
 }
 
-void MatchCache::Walk(const TokenTree& tree, Place place, TokenMask* mask) {
-  path_.assign(tree.depth + 1, kNowhere);
-  path_[0] = place;
-  for (uint32_t i = 0; i < tree.nodes.size();) {
-    const TokenTree::Node& node = tree.nodes[i];
-    const Place next = Step(path_[node.depth - 1], node.byte);
-    if (next == kNowhere) {
-      i = node.end;
-      continue;
-    }
-    path_[node.depth] = next;
-    for (uint32_t t = node.tokens_begin; t < node.tokens_end; ++t) {
-      const auto token = static_cast<uint32_t>(tree.tokens[t]);
-      (*mask)[token / 32] |= 1u << (token % 32);
-    }
-    ++i;
-  }
-}
-
-std::shared_ptr<const TokenMask> MatchCache::Mask(Place place) {
-  if (places_[place].mask != nullptr) return places_[place].mask;
-  auto mask = std::make_shared<TokenMask>((vocabulary_.size() + 31) / 32);
+MatchCache::MaskWalk MatchCache::BeginMask(Place place) {
+  MaskWalk walk;
+  walk.place = place;
+  walk.path.resize(1 + std::max(vocabulary_.other().depth, vocabulary_.plain().depth));
+  walk.path[0] = place;
   // Inside a string most of the vocabulary may follow: that part is precomputed, and only the
   // tokens that end the string or need care are walked.
   uint32_t plain = 0;
@@ -143,17 +135,53 @@ std::shared_ptr<const TokenMask> MatchCache::Mask(Place place) {
     plain = std::max(plain, state.plain);
     if (state.plain == 0) reached_.push_back(at);
   }
-  const Place rest = Intern();  // without the insides of strings
-  if (plain > 0) *mask = vocabulary_.PlainUpTo(plain);
-  Walk(vocabulary_.other(), place, mask.get());
-  Walk(vocabulary_.plain(), rest, mask.get());
-  masks_ += mask->size() * sizeof(uint32_t);
-  places_[place].mask = mask;
-  return mask;
+  walk.rest = Intern();  // without the insides of strings
+  walk.mask = plain > 0 ? std::make_shared<TokenMask>(vocabulary_.PlainUpTo(plain))
+                        : std::make_shared<TokenMask>((vocabulary_.size() + 31) / 32);
+  return walk;
+}
+
+bool MatchCache::ContinueMask(MaskWalk* walk, int64_t work) {
+  const int64_t end = work_ + work;
+  while (true) {
+    const TokenTree& tree = TreeOf(*walk);
+    while (walk->node < tree.nodes.size()) {
+      if (work_ >= end) return false;
+      ++work_;
+      const TokenTree::Node& node = tree.nodes[walk->node];
+      const Place next = Step(walk->path[node.depth - 1], node.byte);
+      if (next == kNowhere) {
+        walk->node = node.end;
+        continue;
+      }
+      walk->path[node.depth] = next;
+      for (uint32_t t = node.tokens_begin; t < node.tokens_end; ++t) {
+        const auto token = static_cast<uint32_t>(tree.tokens[t]);
+        (*walk->mask)[token / 32] |= 1u << (token % 32);
+      }
+      ++walk->node;
+    }
+    if (walk->plain) break;
+    walk->plain = true;
+    walk->node = 0;
+    walk->path[0] = walk->rest;
+  }
+  masks_ += walk->mask->size() * sizeof(uint32_t);
+  places_[walk->place].mask = walk->mask;
+  return true;
+}
+
+std::shared_ptr<const TokenMask> MatchCache::Mask(Place place) {
+  if (places_[place].mask == nullptr) {
+    MaskWalk walk = BeginMask(place);
+    ContinueMask(&walk, INT64_MAX / 2);
+  }
+  return places_[place].mask;
 }
 
 bool MatchCache::Full() const {
-  return places_.size() > kMaxPlaces || masks_ > kMaxMaskBytes || nodes_.size() > kMaxNodes;
+  return places_.size() > kMaxPlaces || masks_ > kMaxMaskBytes || nodes_.size() > kMaxNodes ||
+         configurations_ > kMaxKept;
 }
 
 MatchCache::Place MatchCache::Import(const MatchCache& other, Place place) {
@@ -169,6 +197,18 @@ MatchCache::Place MatchCache::Import(const MatchCache& other, Place place) {
   }
   complete_ = from.complete;
   return Intern();
+}
+
+MatchCache::MaskWalk MatchCache::Import(const MatchCache& other, MaskWalk walk) {
+  walk.place = Import(other, walk.place);
+  walk.rest = Import(other, walk.rest);
+  // Places of deeper nodes are written before they are read.
+  const TokenTree& tree = TreeOf(walk);
+  const size_t known = walk.node < tree.nodes.size() ? tree.nodes[walk.node].depth : 1;
+  for (size_t depth = 0; depth < known; ++depth) {
+    walk.path[depth] = Import(other, walk.path[depth]);
+  }
+  return walk;
 }
 
 }  // namespace litecache::grammar

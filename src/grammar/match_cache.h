@@ -14,6 +14,38 @@
 
 namespace litecache::grammar {
 
+// A set of keys for sets that are small and made often: one that is cleared costs nothing.
+class SeenKeys {
+ public:
+  static constexpr size_t kMost = 4096;
+
+  // Whether it is new; the set must have room.
+  bool Add(uint64_t key) {
+    size_t at = (key * 0x9E3779B97F4A7C15u) >> 51;
+    while (slots_[at].made == made_) {
+      if (slots_[at].key == key) return false;
+      at = (at + 1) % slots_.size();
+    }
+    slots_[at] = {key, made_};
+    ++size_;
+    return true;
+  }
+  size_t size() const { return size_; }
+  void Clear() {
+    size_ = 0;
+    ++made_;
+  }
+
+ private:
+  struct Slot {
+    uint64_t key = 0;
+    uint64_t made = 0;  // the set that the key belongs to
+  };
+  std::vector<Slot> slots_ = std::vector<Slot>(2 * kMost);
+  uint64_t made_ = 1;
+  size_t size_ = 0;
+};
+
 // A place: everything the automaton can be doing after some text, each with its stack of calls.
 // Places are numbered as they are reached; the successor for each byte and the mask are computed
 // once. Used by one thread at a time.
@@ -31,6 +63,22 @@ class MatchCache {
   bool Complete(Place place) const { return places_[place].complete; }
   // Whether some byte may follow.
   bool Open(Place place) const { return !places_[place].configurations.empty(); }
+
+  // A mask that is being computed, in pieces.
+  struct MaskWalk {
+    Place place = kNowhere;  // whose mask it is
+    Place rest = kNowhere;   // the same without the insides of strings
+    std::shared_ptr<TokenMask> mask;
+    bool plain = false;       // the tree that is walked: vocabulary.other(), then plain()
+    uint32_t node = 0;        // the next one of that tree
+    std::vector<Place> path;  // [depth]: the place behind the last node of that depth
+  };
+  MaskWalk BeginMask(Place place);
+  // Does about `work` (TokenConstraint::Prepare) of it; returns whether it is done.
+  bool ContinueMask(MaskWalk* walk, int64_t work);
+  // Null: it has not been computed.
+  std::shared_ptr<const TokenMask> FindMask(Place place) const { return places_[place].mask; }
+  // Computes it at once.
   std::shared_ptr<const TokenMask> Mask(Place place);
 
   // Whether the cache is so large that a new one should replace it.
@@ -38,6 +86,7 @@ class MatchCache {
 
   // Converts a place of another cache of the same grammar.
   Place Import(const MatchCache& other, Place place);
+  MaskWalk Import(const MatchCache& other, MaskWalk walk);
 
  private:
   // A state, and its stack of calls as a list from the innermost one: nodes_[stack].
@@ -62,7 +111,9 @@ class MatchCache {
   void Reach(Configuration configuration);
   Place Intern();  // from the configurations that Reach() has collected
   uint32_t Push(StateId next, uint32_t below);
-  void Walk(const TokenTree& tree, Place place, TokenMask* mask);
+  const TokenTree& TreeOf(const MaskWalk& walk) const {
+    return walk.plain ? vocabulary_.plain() : vocabulary_.other();
+  }
 
   const Automaton& automaton_;
   const Vocabulary& vocabulary_;
@@ -71,14 +122,15 @@ class MatchCache {
   std::vector<StackNode> nodes_;
   std::unordered_map<uint64_t, uint32_t> node_of_;  // keyed by next and below
   Place start_ = 0;
-  size_t masks_ = 0;
+  size_t masks_ = 0;           // bytes
+  size_t configurations_ = 0;  // of all places
 
   // Scratch of Reach().
-  std::vector<Configuration> work_;
+  std::vector<Configuration> to_visit_;
   std::vector<Configuration> reached_;
-  std::unordered_map<uint64_t, bool> seen_;
+  SeenKeys seen_;
   bool complete_ = false;
-  std::vector<Place> path_;  // scratch of Walk()
+  int64_t work_ = 0;  // done so far, for ContinueMask()
 };
 
 }  // namespace litecache::grammar

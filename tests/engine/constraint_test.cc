@@ -152,5 +152,64 @@ TEST(Constraint, CancellingReleasesIt) {
   EXPECT_EQ(alive, 0);
 }
 
+// Allows every token. From token `at` on, masks are not ready before the gate is open.
+class Gated final : public TokenConstraint {
+ public:
+  Gated(int at, std::shared_ptr<std::atomic<bool>> open) : at_(at), open_(std::move(open)) {}
+  std::unique_ptr<TokenConstraint> Clone() const override { return std::make_unique<Gated>(*this); }
+  bool Prepare(int64_t work) override {
+    EXPECT_GT(work, 0);
+    return count_ < at_ || *open_;
+  }
+  std::span<const uint32_t> Mask() override {
+    EXPECT_TRUE(Prepare(1)) << "the engine waits for a mask in a step";
+    mask_.assign((ToyDecoder::kVocab + 31) / 32, ~0u);
+    return mask_;
+  }
+  void Accept(int32_t) override { ++count_; }
+  bool Complete() const override { return false; }
+  bool Finished() const override { return false; }
+
+ private:
+  int at_;
+  std::shared_ptr<std::atomic<bool>> open_;
+  int count_ = 0;
+  std::vector<uint32_t> mask_;
+};
+
+TEST(Constraint, OthersDoNotWaitForAMask) {
+  auto random = TestRandom(35);
+  for (const int at : {0, 5}) {
+    Fixture fixture;
+    Core& core = fixture.Start();
+    const auto open = std::make_shared<std::atomic<bool>>(false);
+    Request other;
+    other.prompt = RandomPrompt(random, 30);
+    other.max_tokens = 30;
+    Request request = other;
+    request.prompt = RandomPrompt(random, 200);
+    request.max_tokens = 12;
+    request.sampling.seed = 1;
+    request.n = 2;
+    const auto expected = ReadAll(*core.Submit(Request(request)), 2);
+    request.constraint = std::make_shared<Gated>(at, open);
+    const auto waits = core.Submit(Request(request));
+    const auto cancelled = core.Submit(std::move(request));
+    for (int chunk = 0; chunk < 2 * at; ++chunk) ASSERT_TRUE(waits->Next());
+    for (int i = 0; i < 2; ++i) EXPECT_EQ(ReadAll(*core.Submit(other))[0].tokens.size(), 30u);
+    cancelled->Cancel();
+    for (const auto& answer : ReadAll(*cancelled, 2)) {
+      EXPECT_EQ(answer.finish, FinishReason::kCancelled);
+    }
+    EXPECT_EQ(core.Stats().running, 2);
+    *open = true;
+    const auto answers = ReadAll(*waits, 2);
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(answers[i].tokens,
+                std::vector(expected[i].tokens.begin() + at, expected[i].tokens.end()));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace litecache::engine

@@ -106,6 +106,59 @@ TEST(Grammar, ACacheMayBeReplacedAtAnyPlace) {
   }
 }
 
+TEST(Grammar, AMaskInPiecesIsTheSame) {
+  auto random = TestRandom(7);
+  const auto vocabulary = RandomVocabulary(random, 3000);
+  for (const auto& grammar : {Grammar::OfSchema(Json::parse(kSchema), vocabulary),
+                              Grammar::OfPattern("([^q]*[ab1{][^q]{20}q?){3}", vocabulary)}) {
+    auto cache = std::make_unique<MatchCache>(grammar->automaton(), *vocabulary);
+    MatchCache kept(grammar->automaton(), *vocabulary);
+    MatchCache::Place place = cache->start(), same = kept.start();
+    for (int step = 0; step < 40; ++step) {
+      MatchCache::MaskWalk walk = cache->BeginMask(place);
+      while (!cache->ContinueMask(&walk, 1 + static_cast<int64_t>(random() % 3000))) {
+        if (random() % 4 != 0) continue;
+        auto fresh = std::make_unique<MatchCache>(grammar->automaton(), *vocabulary);
+        place = fresh->Import(*cache, place);
+        walk = fresh->Import(*cache, std::move(walk));
+        cache = std::move(fresh);
+      }
+      ASSERT_EQ(*cache->FindMask(place), *kept.Mask(same));
+      std::vector<int32_t> allowed;
+      for (int32_t token = 0; token < static_cast<int32_t>(vocabulary->size()); ++token) {
+        if (MaskAllows(*kept.Mask(same), token)) allowed.push_back(token);
+      }
+      if (allowed.empty()) break;
+      const std::string& bytes = vocabulary->bytes(allowed[random() % allowed.size()]);
+      place = cache->Step(place, bytes);
+      same = kept.Step(same, bytes);
+    }
+  }
+}
+
+// Of this pattern nearly every text is a place of its own: one mask fills more than one cache.
+TEST(Grammar, AConstraintWorksInPieces) {
+  auto random = TestRandom(8);
+  std::vector<std::string> tokens = {"a", "b"};
+  while (tokens.size() < 4000) {
+    std::string& token = tokens.emplace_back();
+    for (size_t length = 1 + random() % 16; token.size() < length;) token += "ab"[random() % 2];
+  }
+  const auto vocabulary = std::make_shared<const Vocabulary>(tokens);
+  const auto grammar = Grammar::OfPattern("([ab]*a[ab]{16}c?){2}", vocabulary);
+  const auto at = grammar->NewConstraint();
+  for (int step = 0; step < 4; ++step) {
+    int pieces = 1;
+    while (!at->Prepare(1000)) ++pieces;
+    EXPECT_GT(pieces, 20);
+    for (size_t token = 0; token < tokens.size(); ++token) {
+      ASSERT_TRUE(MaskAllows(at->Mask(), static_cast<int32_t>(token))) << tokens[token];
+    }
+    EXPECT_TRUE(at->Clone()->Prepare(0));
+    at->Accept(0);
+  }
+}
+
 TEST(Grammar, SamplesAreIndependent) {
   const auto grammar = Of(R"({"type": "string"})");
   const auto first = grammar->NewConstraint();
