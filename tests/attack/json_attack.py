@@ -83,9 +83,31 @@ class Wide(victim.Attack):
             self.refuse("/v1/completions", ('{"prompt": ' + text).encode())
 
 
-class Mutants(victim.Attack):
+class Bodies:
     """Valid bodies with parts replaced, and with bytes changed, cut or doubled."""
 
+    KIND = ""
+
+    def test_valid(self):
+        for path, body in self.VALID:
+            self.assertEqual(self.send(path, json.dumps(body).encode()), 200, (path, body))
+
+    def test_fields(self):
+        def attempt(chance):
+            path, body = chance.choice(self.VALID)
+            return self.send(path, mutants.replaced_json(chance, json.dumps(body)))
+
+        self.campaign(f"JSON bodies{self.KIND}, fields replaced", 200, attempt)
+
+    def test_bytes(self):
+        def attempt(chance):
+            path, body = chance.choice(self.VALID)
+            return self.send(path, mutants.damaged(chance, json.dumps(body).encode()))
+
+        self.campaign(f"JSON bodies{self.KIND}, bytes changed", 200, attempt)
+
+
+class Mutants(Bodies, victim.Attack):
     FLAGS = ("--max-tokens", "4", "--default-max-tokens", "4", "--log-level", "info", "--chat-template",
              str(pathlib.Path(__file__).resolve().parent.parent / "tokenizer_jinja/data/qwen2_5.jinja"))
 
@@ -121,23 +143,59 @@ class Mutants(victim.Attack):
              ("/tokenize", {"messages": CALLS["messages"], "add_generation_prompt": True}),
              ("/detokenize", {"tokens": [5, 6]})]
 
-    def test_valid(self):
-        for path, body in self.VALID:
-            self.assertEqual(self.send(path, json.dumps(body).encode()), 200, (path, body))
 
-    def test_fields(self):
-        def attempt(chance):
-            path, body = chance.choice(self.VALID)
-            return self.send(path, mutants.replaced_json(chance, json.dumps(body)))
+class Thinkers(Bodies, victim.Attack):
+    """The same of a model that thinks, and fills in the middle of texts."""
 
-        self.campaign("JSON bodies, fields replaced", 200, attempt)
+    KIND = " to a model that thinks"
+    FLAGS = ("--max-tokens", "6", "--default-max-tokens", "6", "--chat-template",
+             str(pathlib.Path(__file__).resolve().parent.parent / "tokenizer_jinja/data/qwen3.jinja"))
+    REGEX = {"structured_outputs": {"regex": "[a-f]{2}(x|yz)*"}}
+    GBNF = {"grammar": 'root ::= "a" b* ("," root)?\nb ::= [^,\\n]{1,3} | "(" b ")"'}
+    TALK = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5}
+    INFILL = {"input_prefix": "def f(", "input_suffix": "return", "prompt": "a", "n_predict": 3,
+              "input_extra": [{"filename": "a.py", "text": "x = 1"}, {"filename": "b.py", "text": ""}]}
+    VALID = [("/infill", INFILL), ("/infill", {**INFILL, "stream": True, **GBNF}),
+             ("/v1/completions", {"prompt": "x", "suffix": "y", "max_tokens": 3, **REGEX}),
+             ("/v1/completions", {"prompt": ["x y", "z"], "max_tokens": 0, "echo": True, "logprobs": 3}),
+             ("/v1/completions", {"prompt": "x y z w", "max_tokens": 2, "prompt_logprobs": 20, "n": 2,
+                                  "guided_choice": ["a", "ab", "abc"]}),
+             ("/v1/chat/completions", {**TALK, **REGEX, "stream": True}),
+             ("/v1/chat/completions", {**TALK, **GBNF, "chat_template_kwargs": {"enable_thinking": False}}),
+             ("/v1/chat/completions", {**TALK, "enable_thinking": True, "prompt_logprobs": 1,
+                                       "tools": Mutants.CALLS["tools"], "tool_choice": "required"}),
+             ("/v1/responses", {"input": [
+                 {"role": "user", "content": [{"type": "input_text", "text": "x"}]},
+                 {"type": "reasoning", "id": "r", "summary": [], "content": [{"type": "reasoning_text", "text": "t"}]},
+                 {"type": "function_call", "call_id": "1", "name": "f", "arguments": '{"a": 1}'},
+                 {"type": "function_call_output", "call_id": "1", "output": "1"}],
+                 "reasoning": {"effort": "low", "summary": "auto"}, "max_output_tokens": 4, "stream": True,
+                 "tools": [{"type": "function", "name": "f", "parameters": Mutants.SCHEMA}]}),
+             ("/v1/messages", {**Mutants.TURNS, "thinking": {"type": "enabled", "budget_tokens": 1024},
+                               "max_tokens": 4, "tool_choice": {"type": "auto"}}),
+             ("/v1/messages", {**Mutants.TURNS, "stream": True})]
 
-    def test_bytes(self):
-        def attempt(chance):
-            path, body = chance.choice(self.VALID)
-            return self.send(path, mutants.damaged(chance, json.dumps(body).encode()))
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.MODEL = pathlib.Path(cls.folder.name)
+        for item in pathlib.Path(program.MODEL).resolve().iterdir():
+            if item.name != "tokenizer.json":
+                (cls.MODEL / item.name).symlink_to(item)
+        tokenizer = json.loads((pathlib.Path(program.MODEL) / "tokenizer.json").read_text())
+        vocabulary = tokenizer["model"]["vocab"]
+        for name in ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|file_sep|>"):
+            last = max(vocabulary, key=vocabulary.get)
+            tokenizer["added_tokens"].append({**tokenizer["added_tokens"][-1], "id": vocabulary[last], "content": name})
+            del vocabulary[last]
+            tokenizer["model"]["merges"].pop()
+        (cls.MODEL / "tokenizer.json").write_text(json.dumps(tokenizer))
+        super().setUpClass()
 
-        self.campaign("JSON bodies, bytes changed", 200, attempt)
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.folder.cleanup()
 
 
 class Files(unittest.TestCase):

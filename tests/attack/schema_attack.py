@@ -4,6 +4,7 @@ usage: schema_attack.py PROGRAM MODEL_DIRECTORY
 """
 
 import json
+import threading
 
 import mutants
 import victim
@@ -118,6 +119,83 @@ class Schemas(victim.Attack):
         self.bounded("/v1/chat/completions", {**body, "tools": [tool(f"f{i}") for i in range(9000)]})
         self.bounded("/v1/chat/completions", {**body, "tools": [
             tool(f"f{i}", {"properties": {"a": {"type": "string"}}}) for i in range(100)]})
+
+    # Patterns of which nearly every text is a place of its own, or has many readings.
+    PATTERNS = ("([ab]*a[ab]{12}[^x]{0,5000})+", "([^q]*[aeiou][^q]{40}q?){9}", "(.*a.{20}){5}", "(.{0,90}x?){90}",
+                "(((a?b?)*c?)*.{0,99})*z", "(\\w+\\s?){1,400}", "[^a]{9999}")
+
+    def test_forms(self):
+        body = {"prompt": "x", "max_tokens": 2, "temperature": 1}
+        for pattern in self.PATTERNS:
+            self.bounded("/v1/completions", {**body, "guided_regex": pattern})
+        words = [f"{i} word {i * i}" for i in range(20_000)]
+        self.bounded("/v1/completions", {**body, "guided_choice": words})
+        self.bounded("/v1/completions", {**body, "guided_choice": ["x" * 900_000, "x" * 900_000 + "y"]})
+        chain = "".join(f"r{i} ::= r{i + 1}? r{i + 1}?\n" for i in range(2000)) + 'r2000 ::= "a"\n'
+        for grammar in ("root ::= r0\n" + chain,
+                        'root ::= (a | b)* "z"\na ::= ("x" | "xx" | b)\nb ::= "x" a? | "y"',
+                        'root ::= "(" root ")" | root2\nroot2 ::= "[" root "]" root2 | [^x]*',
+                        "root ::= " + "(" * 99 + '"a"' + "?)*" * 99,
+                        'root ::= [a-z]{10000} | "a"{9999} root',
+                        "root ::= " + " | ".join(f'"{i}" root' for i in range(20_000)),
+                        "root ::= [" + "a-z" * 100_000 + "]*"):
+            self.bounded("/v1/completions", {**body, "grammar": grammar})
+
+    def test_others_go_on_beside_hostile_forms(self):
+        """Masks are computed in pieces, for a share of the time."""
+        stop = threading.Event()
+
+        def ask(pattern):
+            while not stop.is_set():
+                self.victim.post("/v1/completions", {"prompt": "x", "max_tokens": 20, "temperature": 1,
+                                                     "ignore_eos": True, "guided_regex": pattern})
+
+        threads = [threading.Thread(target=ask, args=(pattern,)) for pattern in self.PATTERNS * 2]
+        for thread in threads:
+            thread.start()
+        try:
+            self.assertTrue(victim.wait_for(lambda: self.victim.call("/stats")["requests"]["running"] > 5))
+            before = self.victim.cpu()
+            self.victim.post("/v1/completions", {"prompt": "y", "max_tokens": 100, "ignore_eos": True}, timeout=120)
+            used = self.victim.cpu() - before
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        print(f"100 tokens beside hostile patterns: {used:.2f} s of processor time")
+        self.assertLess(used, 2 * victim.CPU_SECONDS)
+
+    def test_random_forms(self):
+        def pattern(chance, depth):
+            if depth == 0 or chance.random() < 0.2:
+                return chance.choice(("a", "[^b]", ".", "\\w", "\\s", "[a-f]", "xy", "0", "é", "\\n"))
+            what = chance.random()
+            if what < 0.4:
+                return "".join(pattern(chance, depth - 1) for _ in range(chance.randrange(1, 5)))
+            if what < 0.6:
+                return "(" + "|".join(pattern(chance, depth - 1) for _ in range(chance.randrange(1, 5))) + ")"
+            return "(" + pattern(chance, depth - 1) + ")" + chance.choice(
+                ("*", "+", "?", "{3}", "{0,40}", "{2,}", f"{{{chance.randrange(900)}}}"))
+
+        def grammar(chance, depth, rules):
+            if depth == 0 or chance.random() < 0.2:
+                return chance.choice(('"a"', "[^b]", ".", "[a-f]", '"x\\n"', f"r{chance.randrange(rules)}", "[0-9]"))
+            parts = [grammar(chance, depth - 1, rules) for _ in range(chance.randrange(1, 4))]
+            return "(" + chance.choice((" ", " | ")).join(parts) + ")" + chance.choice(
+                ("", "", "*", "+", "?", "{2,5}", f"{{0,{chance.randrange(900)}}}"))
+
+        def attempt(chance):
+            rules = chance.randrange(1, 5)
+            kind = chance.choice(("guided_regex", "grammar", "guided_choice"))
+            text = pattern(chance, 5) if kind == "guided_regex" else "root ::= r0\n" + "\n".join(
+                f"r{i} ::= {grammar(chance, 4, rules)}" for i in range(rules))
+            if chance.random() < 0.4:
+                text = mutants.damaged(chance, text.encode()).decode(errors="replace")
+            value = [text, text[:9], text + "x"] if kind == "guided_choice" else text
+            return self.send("/v1/completions", json.dumps(
+                {"prompt": "x", "max_tokens": 3, "temperature": 1, kind: value}).encode())
+
+        self.campaign("patterns, GBNF and choices", 150, attempt)
 
     def test_random_schemas(self):
         def make(chance, depth):

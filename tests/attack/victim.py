@@ -99,10 +99,11 @@ class Attack(unittest.TestCase):
     """One server for all attacks of a class; each must leave it working."""
 
     FLAGS = ()
+    MODEL = program.MODEL
 
     @classmethod
     def setUpClass(cls):
-        cls.victim = Victim(*cls.FLAGS)
+        cls.victim = Victim(*cls.FLAGS, model=cls.MODEL)
 
     @classmethod
     def tearDownClass(cls):
