@@ -188,6 +188,12 @@ TEST(Tokenizer, SpecialTokensInTextCanBeText) {
   EXPECT_THAT(tokenizer->Encode("xab"), ElementsAre(3, 5));
   EXPECT_THAT(tokenizer->Encode("xab", {.parse_special = false}), ElementsAre(3, 0, 1));
   EXPECT_EQ(tokenizer->Decode(std::vector<int32_t>{3, 5, 0}, true), "xa");
+  // A whole word that is a token is that token, but not a special one.
+  json["model"]["ignore_merges"] = true;
+  json["model"]["vocab"]["ab"] = 5;
+  const auto words = Tokenizer::FromJson(json.dump());
+  EXPECT_THAT(words->Encode("ab"), ElementsAre(5));
+  EXPECT_THAT(words->Encode("ab", {.parse_special = false}), ElementsAre(0, 1));
 }
 
 TEST(Tokenizer, ConfigFilesNameAndAddTokens) {
