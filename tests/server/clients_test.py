@@ -372,8 +372,8 @@ class PrefixStore(unittest.TestCase):
         self.directory = tempfile.TemporaryDirectory()
         self.addCleanup(self.directory.cleanup)
 
-    def serve(self, *flags):
-        return Server("--prefix-store", self.directory.name, *flags)
+    def serve(self, *flags, **options):
+        return Server("--prefix-store", self.directory.name, *flags, **options)
 
     def complete(self, server):
         answer = server.client().completions.create(
@@ -398,6 +398,23 @@ class PrefixStore(unittest.TestCase):
                 samples = server.metrics()
                 self.assertEqual(samples[("litecache_prefix_loaded_tokens_total", ())], cached)
                 self.assertEqual(server.stop(), 0)
+
+    def test_other_weights_are_another_model(self):
+        """Also where they differ in one bit, which a sample of the weights misses."""
+        with tempfile.TemporaryDirectory() as folder:
+            model = pathlib.Path(folder) / "litecache-demo-16m"
+            shutil.copytree(program.MODEL, model)
+            known = []
+            for change in (False, False, True):
+                if change:
+                    weights = model / "model-00002-of-00003.safetensors"
+                    data = bytearray(weights.read_bytes())
+                    data[len(data) * 3 // 5] ^= 1
+                    weights.write_bytes(data)
+                server = self.serve(model=model)
+                known.append(self.complete(server)[2] > 0)
+                self.assertEqual(server.stop(), 0)
+            self.assertEqual(known, [False, True, False])
 
     def test_damage_is_survived(self):
         server = self.serve()
