@@ -23,6 +23,7 @@ except ImportError as error:
 
 import program
 
+TESTS = pathlib.Path(__file__).parent
 SCREENSHOTS = pathlib.Path(sys.argv[3]) if len(sys.argv) > 3 else None
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 if CHROMIUM is None:
@@ -153,6 +154,20 @@ def never_end(page):
     page.route("**/v1/chat/completions", change)
 
 
+def answer(page, *pieces):
+    """Every chat request is answered with these pieces. Returns the bodies of the requests, which grows."""
+    bodies = []
+
+    def fulfill(route):
+        bodies.append(json.loads(route.request.post_data))
+        events = [json.dumps({"choices": [{"delta": {"content": piece}}]}) for piece in pieces]
+        route.fulfill(content_type="text/event-stream",
+                      body="".join(f"data: {event}\n\n" for event in [*events, "[DONE]"]))
+
+    page.route("**/v1/chat/completions", fulfill)
+    return bodies
+
+
 class Chat(Browser):
     @classmethod
     def setUpClass(cls):
@@ -171,12 +186,11 @@ class Chat(Browser):
         set_fields(page, system="You write code.", temperature=0, max_tokens=24)
         send(page, "def add(a, b):")
         wait_done(page)
-        first = page.locator("article.assistant .text").inner_text()
         messages = [{"role": "system", "content": "You write code."},
                     {"role": "user", "content": "def add(a, b):"}]
         whole = self.server.call("/v1/chat/completions",
                                  {"messages": messages, "temperature": 0, "max_tokens": 24})
-        self.assertEqual(first, whole["choices"][0]["message"]["content"])
+        first = whole["choices"][0]["message"]["content"]
         expect(page.locator("article.assistant .note")).to_contain_text("tok/s")
         page.fill("#system", "")
         send(page, "def sub(a, b):")
@@ -345,15 +359,120 @@ class Chat(Browser):
     def test_markup_stays_text(self):
         page = self.open(self.server)
         text = "<img src=x onerror=alert(1)><b>bold</b>"
-        page.route("**/v1/chat/completions", lambda route: route.fulfill(
-            content_type="text/event-stream",
-            body="".join("data: " + json.dumps({"choices": [{"delta": {"content": piece}}]}) + "\n\n"
-                         for piece in (text, "\n```html\n", text, "\n```\nend")) + "data: [DONE]\n\n"))
+        answer(page, text, "\n```html\n", text, "\n```\nend")
         send(page, text)
         wait_done(page)
         self.assertEqual(page.locator(".user .text").text_content(), text)
-        self.assertEqual(page.locator(".assistant pre").text_content(), text + "\n")
+        self.assertEqual(page.locator(".assistant pre").text_content(), text)
         self.assertEqual(page.locator("#log img, #log b").count(), 0)
+
+    def test_markdown(self):
+        page = self.open(self.server)
+        text = (TESTS / "page_markdown.txt").read_text()
+        expected = json.loads((TESTS / "page_markdown.json").read_text())
+        for size in (1, 7, len(text)):
+            self.assertEqual(page.evaluate(DRAW, [text, size]), expected, size)
+        answer(page, *text)
+        send(page, "x")
+        wait_done(page)
+        self.shot(page, "markdown")
+        # Links name where they lead, and nothing that runs is a link.
+        links = page.locator(".assistant .text a")
+        self.assertEqual(links.evaluate_all("all => all.map("
+                                                  "a => [a.href, a.target, a.rel, a.dataset.host ?? ''])"),
+                         [[url, "_blank", "noopener noreferrer nofollow", host] for url, host in
+                          (("https://example.org/a_(b)", "example.org"),
+                           ("https://example.org/plain", ""),
+                           ("https://example.org/image.png", "example.org"),
+                           ("https://example.org/", ""))])
+
+    def test_markdown_of_any_text_takes_linear_time(self):
+        page = self.open(self.server)
+        # Quadratic time for these would be hours.
+        for piece in ("*a ", "_a **b ", "[a](", "[", "`a``b", "> ", "- ", "- a\n", "|a", "~~~", "http://.",
+                      "\\[ ](x \"", "\n\n", "- \n\n"):
+            depth = page.evaluate("""async piece => {
+              const {Markdown} = await import('./page/markdown.js');
+              const target = document.createElement('div');
+              const drawn = new Markdown(target);
+              drawn.append(piece.repeat(100000));
+              drawn.finish();
+              const depth = node => 1 + Math.max(0, ...[...node.children].slice(0, 100).map(depth));
+              return depth(target);
+            }""", piece)
+            self.assertLess(depth, 60, piece)
+
+    def test_copying(self):
+        for api in (True, False):  # without it: the page of a server that is not this machine
+            page = self.open(self.server, permissions=["clipboard-read", "clipboard-write"])
+            if not api:
+                page.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+            text = "Try **this**:\n\n```py\nx = 1\n\nprint(x)\n```\n\nand\n\n```\nnot ended"
+            answer(page, text)
+            send(page, "x")
+            wait_done(page)
+            copies = page.get_by_role("button", name="Copy")
+            for i, expected in enumerate(("x = 1\n\nprint(x)", "not ended", text)):
+                copies.nth(i).click()
+                expect(page.get_by_role("button", name="Copied")).to_have_count(1)
+                page.fill("#input", "")
+                expect(page.get_by_role("button", name="Copied")).to_have_count(0)
+                page.press("#input", "Control+v")
+                expect(page.locator("#input")).to_have_value(expected)
+            page.fill("#input", "")
+
+    def test_editing_and_regenerating(self):
+        page = self.open(self.server)
+        bodies = answer(page, "an answer")
+        send(page, "first")
+        wait_done(page)
+        send(page, "second")
+        wait_done(page)
+
+        def asked():
+            return [message["content"] for message in bodies[-1]["messages"]]
+
+        def shown():
+            return page.locator("article .text").all_inner_texts()
+
+        page.get_by_role("button", name="Regenerate").last.click()
+        wait_done(page)
+        self.assertEqual(len(bodies), 3)
+        self.assertEqual(asked(), ["first", "an answer", "second"])
+        edit = page.get_by_role("button", name="Edit")
+        field = page.locator("article textarea")
+        # Escape leaves everything as it was; an empty text is not sent.
+        edit.first.click()
+        expect(field).to_have_value("first")
+        field.fill("")
+        field.press("Enter")
+        expect(field).to_be_visible()
+        field.press("Escape")
+        expect(field).to_have_count(0)
+        self.assertEqual(shown(), ["first", "an answer", "second", "an answer"])
+        # What followed the message is asked anew.
+        edit.first.click()
+        field.fill("changed")
+        self.shot(page, "edit")
+        field.press("Enter")
+        expect(page.locator("article")).to_have_count(2)
+        wait_done(page)
+        self.assertEqual(asked(), ["changed"])
+        self.assertEqual(shown(), ["changed", "an answer"])
+        # A refusal loses neither the conversation nor the changed text.
+        page.unroute_all()
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(
+            status=429, json={"error": {"message": "busy"}}))
+        page.get_by_role("button", name="Regenerate").click()
+        expect(page.locator("#error")).to_contain_text("busy")
+        self.assertEqual(shown(), ["changed", "an answer"])
+        edit.click()
+        field.fill("again")
+        page.get_by_role("button", name="Send").first.click()
+        expect(page.locator("#error")).to_contain_text("busy")
+        expect(field).to_have_value("again")
+        page.get_by_role("button", name="Cancel").click()
+        self.assertEqual(shown(), ["changed", "an answer"])
 
     def test_a_text_that_is_too_long(self):
         page = self.open(self.server)
@@ -377,6 +496,21 @@ NOTE_PROGRESS = """
   const position = bar && bar.offsetWidth > 0 ? bar.position : 0;
   if (position > (document.body.dataset.progress ?? 0)) document.body.dataset.progress = position;
 }).observe(document.getElementById('log'), {subtree: true, childList: true, attributes: true})
+"""
+
+# A text drawn in pieces of `size` characters: its elements as [tag, contents...].
+DRAW = """
+async ([text, size]) => {
+  const {Markdown} = await import('./page/markdown.js');
+  const target = document.createElement('div');
+  const drawn = new Markdown(target);
+  for (let at = 0; at < text.length; at += size) drawn.append(text.slice(at, at + size));
+  drawn.finish();
+  target.normalize();
+  const outline = node => node.nodeType === Node.TEXT_NODE ? node.data :
+      [node.tagName.toLowerCase(), ...[...node.childNodes].map(outline)];
+  return [...target.children].map(outline);
+}
 """
 
 CONTRAST = """

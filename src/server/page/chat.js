@@ -1,22 +1,14 @@
 // The conversation: sends messages and shows the answer as it arrives.
 
 import {ApiError, explain, setKey, stream} from './api.js';
+import {$, element} from './dom.js';
+import {editMessage, grow, messageField} from './field.js';
+import {boxAt, show} from './log.js';
+import {isChat, request, showMode, startSettings} from './settings.js';
 
-const $ = (id) => document.getElementById(id);
-const TEXT_TOKENS = 256;  // if the user sets none; the API's own default is 16
-const SETTINGS = ['mode', 'temperature', 'max-tokens', 'system'];
-
-let messages = [];  // the conversation in the API's format
+let messages = [];  // {role, content, thoughts, note}
 let running = null;  // AbortController of the answer in progress
 let onKey = () => {};
-let defaultTokens = '';
-
-function element(tag, className, text) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  return made;
-}
 
 export function showError(text) {
   $('error').textContent = text;
@@ -27,63 +19,6 @@ export function askForKey(onGiven) {
   onKey = onGiven;
   $('key-form').hidden = false;
   $('key').focus();
-}
-
-// Keeps the log scrolled to its end unless the reader has scrolled up.
-function keepEnd(change) {
-  const log = $('log');
-  const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
-  change();
-  if (atEnd) log.scrollTop = log.scrollHeight;
-}
-
-function folded(title, text) {
-  const box = element('details');
-  const body = element('div', 'text');
-  body.append(text);
-  box.append(element('summary', '', title), body);
-  return box;
-}
-
-function addMessage(role, name, text) {
-  $('empty').hidden = true;
-  const box = element('article', role);
-  const body = element('div', 'text', text);
-  const note = element('p', 'note');
-  box.append(element('h3', '', name), body, note);
-  const log = $('log');
-  log.append(box);
-  log.scrollTop = log.scrollHeight;
-  return {box, body, note};
-}
-
-// Text between ``` lines becomes code blocks; all of it is inserted as text, never as markup.
-function format(body, text) {
-  const parts = text.split(/^```[^\n]*\n?/m);
-  if (parts.length < 2) return;
-  body.replaceChildren(...parts.map((part, i) => element(i % 2 ? 'pre' : 'span', '', part)));
-}
-
-// A number field: its value, or undefined where it is empty.
-function number(id) {
-  const value = $(id).value.trim();
-  return value === '' ? undefined : Number(value);
-}
-
-function requestBody(chat) {
-  const body = {
-    temperature: number('temperature'),
-    max_tokens: number('max-tokens') ?? (chat ? undefined : TEXT_TOKENS),
-    stream_options: {include_usage: true},
-    return_progress: true,
-  };
-  const system = $('system').value.trim();
-  if (chat) {
-    body.messages = system ? [{role: 'system', content: system}, ...messages] : messages;
-  } else {
-    body.prompt = messages.at(-1).content;
-  }
-  return body;
 }
 
 function seconds(value) {
@@ -107,57 +42,44 @@ function summary(usage, times, finish) {
   return parts.join(' · ');
 }
 
-// Reads the answer into its box; returns its text and how it ended.
-async function read(chat, answer, signal) {
+// Reads the answer to `before` into its message and view.
+async function read(before, answer, view, signal) {
   const times = {sent: performance.now(), first: 0, last: 0};
-  const text = document.createTextNode('');
-  const thoughts = document.createTextNode('');
   const progress = element('progress');
   progress.setAttribute('aria-label', 'Prompt');
-  answer.body.append(text);
-  answer.note.append(progress, ' waiting');
+  view.note.append(progress, ' waiting');
   let usage = null;
   let finish = '';
   try {
-    const path = chat ? 'v1/chat/completions' : 'v1/completions';
-    for await (const event of stream(path, requestBody(chat), signal)) {
+    for await (const event of stream(...request(before), signal)) {
       usage = event.usage ?? usage;
       if (event.prompt_progress && !times.first) {
         const {total, processed, time_ms: time} = event.prompt_progress;
         progress.max = total;
         progress.value = processed;
         const rate = time > 0 ? ` at ${(processed / time * 1000).toFixed(0)} tok/s` : '';
-        answer.note.lastChild.data = ` prompt ${processed} of ${total} tokens${rate}`;
+        view.note.lastChild.data = ` prompt ${processed} of ${total} tokens${rate}`;
       }
       const choice = event.choices?.[0];
       if (!choice) continue;
       finish = choice.finish_reason ?? finish;
-      const piece = chat ? choice.delta?.content : choice.text;
-      const thought = choice.delta?.reasoning_content;
+      const piece = choice.delta?.content ?? choice.text ?? '';
+      const thought = choice.delta?.reasoning_content ?? '';
       if (!piece && !thought) continue;
       times.last = performance.now();
       if (!times.first) {
         times.first = times.last;
-        answer.note.textContent = '';
+        view.note.textContent = '';
       }
-      keepEnd(() => {
-        if (thought) thoughts.appendData(thought);
-        if (thought && !thoughts.isConnected) answer.body.before(folded('Thoughts', thoughts));
-        if (piece) text.appendData(piece);
-      });
+      answer.content += piece;
+      answer.thoughts += thought;
+      view.append(piece, thought);
     }
   } catch (error) {
-    if (error.name !== 'AbortError') {
-      error.text = text.data;
-      throw error;
-    }
+    if (error.name !== 'AbortError') throw error;
     finish = 'stopped';
   }
-  keepEnd(() => {
-    answer.note.textContent = summary(usage, times, finish);
-    if (chat) format(answer.body, text.data);
-  });
-  return text.data;
+  answer.note = summary(usage, times, finish);
 }
 
 function setRunning(controller) {
@@ -168,95 +90,83 @@ function setRunning(controller) {
   $('log').setAttribute('aria-busy', busy);
 }
 
-async function send() {
-  const content = $('input').value;
-  if (running || content.trim() === '') return;
-  if (!$('composer').reportValidity()) return;
+function showFrom(index) {
+  return show(messages, index, isChat(), {edit, regenerate});
+}
+
+const canAsk = () => !running && $('composer').reportValidity();
+
+// Asks `content` after the first `keep` messages, in place of those that follow. Returns false if
+// nothing was answered: then everything is as before.
+async function ask(keep, content) {
   showError('');
-  const chat = $('mode').value === 'chat';
-  messages.push({role: 'user', content});
-  const question = addMessage('user', chat ? 'You' : 'Text', content);
-  const answer = addMessage('assistant', chat ? 'Model' : 'Goes on', '');
-  $('input').value = '';
-  grow();
+  const before = messages;
+  const asked = [...before.slice(0, keep), {role: 'user', content}];
+  const answer = {role: 'assistant', content: '', thoughts: '', note: ''};
+  const mine = messages = [...asked, answer];
+  const view = showFrom(keep);
   const controller = new AbortController();
   setRunning(controller);
   try {
-    const text = await read(chat, answer, controller.signal);
-    messages.push({role: 'assistant', content: text});
+    await read(asked, answer, view, controller.signal);
   } catch (error) {
-    fail(error, content, question, answer);
+    showError(explain(error));
+    if (error instanceof ApiError && error.status === 401) askForKey(() => showError(''));
+    answer.note = 'cut short';
+    if (!answer.content) {
+      if (messages === mine) {
+        messages = before;
+        showFrom(keep);
+      }
+      return false;
+    }
   } finally {
-    if (running === controller) setRunning(null);
+    setRunning(null);
     $('input').focus();
   }
+  view.finish(answer.note);
+  return true;
 }
 
-function fail(error, content, question, answer) {
-  showError(explain(error));
-  if (error.text) {
-    answer.note.textContent = 'cut short';
-    messages.push({role: 'assistant', content: error.text});
-  } else {
-    // Nothing was answered: as if it had not been sent.
-    question.box.remove();
-    answer.box.remove();
-    messages.pop();
-    $('empty').hidden = $('log').querySelector('article') !== null;
-    $('input').value = content;
-    grow();
-  }
-  if (error instanceof ApiError && error.status === 401) askForKey(() => showError(''));
+function setInput(text) {
+  $('input').value = text;
+  grow($('input'));
+}
+
+async function send() {
+  const content = $('input').value;
+  if (content.trim() === '' || !canAsk()) return;
+  setInput('');
+  if (!await ask(messages.length, content)) setInput(content);
+}
+
+function edit(message, text = message.content) {
+  const index = messages.indexOf(message);
+  editMessage(boxAt(index), text, async (changed) => {
+    if (canAsk() && !await ask(index, changed)) edit(message, changed);
+  });
+}
+
+function regenerate(answer) {
+  const index = messages.indexOf(answer) - 1;
+  if (canAsk()) ask(index, messages[index].content);
 }
 
 function clear() {
   running?.abort();
   messages = [];
-  for (const box of $('log').querySelectorAll('article')) box.remove();
-  $('empty').hidden = false;
+  showFrom(0);
   showError('');
   $('input').focus();
 }
 
-// As high as its text, up to a bound that the style sets.
-function grow() {
-  const input = $('input');
-  input.style.height = 'auto';
-  input.style.height = `${input.scrollHeight + 2}px`;
-}
-
-function showMode() {
-  const chat = $('mode').value === 'chat';
-  $('system-field').hidden = !chat;
-  $('input').placeholder = chat ? 'Message' : 'Text to continue';
-  $('max-tokens').placeholder = chat ? defaultTokens : TEXT_TOKENS;
-  $('input-label').textContent = $('input').placeholder;
-  $('empty').textContent = chat ?
-      'Messages are sent with the conversation so far.' :
-      'The model goes on with each text where it ends; earlier ones are not sent along.';
-}
-
 // Called once the model is known.
 export function start(props) {
-  const sampling = props.default_sampling;
-  $('temperature').placeholder = `${sampling.temperature}`;
-  defaultTokens = props.limits.default_max_tokens || 'no bound';
-  if (props.limits.max_tokens) $('max-tokens').max = props.limits.max_tokens;
-  if (props.chat_template === null) {
-    // Without a template there are no turns.
-    $('mode').value = 'text';
-    $('mode-field').hidden = true;
-  }
-  showMode();
+  startSettings(props);
   $('input').disabled = $('send').disabled = false;
   $('input').focus();
 }
 
-for (const id of SETTINGS) {
-  const name = `litecache-${id}`;
-  $(id).value = sessionStorage.getItem(name) ?? $(id).value;
-  $(id).addEventListener('change', () => sessionStorage.setItem(name, $(id).value));
-}
 $('mode').addEventListener('change', () => {
   showMode();
   clear();
@@ -265,13 +175,7 @@ $('composer').addEventListener('submit', (event) => {
   event.preventDefault();
   send();
 });
-$('input').addEventListener('input', grow);
-$('input').addEventListener('keydown', (event) => {
-  // An input method's Enter ends its composition.
-  if (event.key !== 'Enter' || event.shiftKey || event.isComposing) return;
-  event.preventDefault();
-  send();
-});
+messageField($('input'), send);
 $('stop').addEventListener('click', () => running?.abort());
 $('clear').addEventListener('click', clear);
 document.addEventListener('keydown', (event) => {

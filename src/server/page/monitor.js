@@ -1,9 +1,9 @@
 // Live view of the engine: polls /stats twice a second and shows the change between two answers.
 
 import {get} from './api.js';
+import {$} from './dom.js';
 import {draw} from './heatmap.js';
 
-const $ = (id) => document.getElementById(id);
 const INTERVAL = 500;  // ms
 const RATE = 2;  // s over which rates are computed
 const RECENT = 10;  // s covered by the heat map
