@@ -297,6 +297,8 @@ class Chat(Browser):
         self.assertEqual(focused(), "send")
         press("Tab")
         press("Tab")
+        self.assertEqual(focused(), "attach")
+        press("Tab")
         self.assertEqual(focused(), "SUMMARY")
         press("Enter")
         reached = []
@@ -306,7 +308,7 @@ class Chat(Browser):
         self.assertEqual(reached, ["mode", "temperature", "max-tokens", "system"])
         press("Shift+Tab")
         page.keyboard.type("20")
-        for _ in range(5):
+        for _ in range(6):
             press("Shift+Tab")
         self.assertEqual(focused(), "send")
         press("Space")
@@ -474,6 +476,165 @@ class Chat(Browser):
         page.get_by_role("button", name="Cancel").click()
         self.assertEqual(shown(), ["changed", "an answer"])
 
+    def test_conversations_are_kept(self):
+        page = self.open(self.server)
+        bodies = answer(page, "an **answer**")
+        kept = page.locator("#kept li button:first-child")
+
+        def shown():
+            return page.locator("article .text").all_inner_texts()
+
+        expect(page.locator("#conversations")).to_be_hidden()
+        for text in ("first question\nof two lines", "second question"):
+            page.click("#clear")
+            send(page, text)
+            wait_done(page)
+        page.click("#conversations summary")
+        expect(kept).to_have_text(["second question", "first question"])
+        # A reload shows the same conversation; one that is opened goes on where it was.
+        page.reload()
+        expect(page.locator("article")).to_have_count(2)
+        self.assertEqual(shown(), ["second question", "an answer"])
+        page.click("#conversations summary")
+        kept.nth(1).click()
+        self.assertEqual(shown(), ["first question\nof two lines", "an answer"])
+        expect(page.locator(".assistant .note")).to_contain_text("first token after")
+        send(page, "and then")
+        wait_done(page)
+        self.assertEqual([one["content"] for one in bodies[-1]["messages"]],
+                         ["first question\nof two lines", "an **answer**", "and then"])
+        expect(kept).to_have_text(["first question", "second question"])
+        self.shot(page, "conversations")
+        # Other tabs list them too; in a new tab the conversation is new.
+        other = page.context.new_page()
+        other.goto(page.url)
+        other.click("#conversations summary")
+        expect(other.locator("#kept li")).to_have_count(2)
+        expect(other.locator("article")).to_have_count(0)
+        # Only a confirmed deletion deletes; that of the open conversation leaves a new one.
+        page.get_by_role("button", name="Delete first question").click()
+        expect(kept).to_have_count(2)
+        page.on("dialog", lambda dialog: dialog.accept())
+        page.get_by_role("button", name="Delete first question").click()
+        expect(kept).to_have_text(["second question"])
+        expect(page.locator("article")).to_have_count(0)
+        expect(other.locator("#kept li")).to_have_count(1)
+        page.get_by_role("button", name="Delete second question").click()
+        expect(page.locator("#conversations")).to_be_hidden()
+        self.assertEqual(page.evaluate("Object.keys(localStorage)"), ["litecache-conversations"])
+
+    def test_an_answer_that_is_running_when_the_page_is_left_is_kept(self):
+        page = self.open(self.server)
+        never_end(page)
+        set_fields(page, max_tokens=20000)
+        send(page, "class Queue:")
+        wait_length(page, 50)
+        page.reload()
+        expect(page.locator(".assistant .note")).to_have_text("cut short")
+        wait_length(page, 50)
+        self.server.wait_idle()
+
+    def test_a_full_browser_storage(self):
+        page = self.open(self.server)
+        answer(page, "an answer")
+        send(page, "kept")
+        wait_done(page)
+        page.evaluate("""() => {
+          for (let size = 1 << 22; size >= 1; size /= 2) {
+            try {
+              for (let i = 0; ; ++i) localStorage.setItem(`fill-${size}-${i}`, 'x'.repeat(size));
+            } catch {}
+          }
+        }""")
+        page.click("#clear")
+        send(page, "too much")
+        wait_done(page)
+        expect(page.locator("#error")).to_contain_text("no room left")
+        expect(page.locator("article")).to_have_count(2)
+        page.click("#conversations summary")
+        expect(page.locator("#kept li")).to_have_count(1)
+        # With room it is kept again; what is not a conversation is not shown as one.
+        page.evaluate("""() => {
+          for (const key of Object.keys(localStorage)) if (key.startsWith('fill')) localStorage.removeItem(key);
+        }""")
+        page.get_by_role("button", name="Regenerate").click()
+        wait_done(page)
+        expect(page.locator("#error")).to_be_hidden()
+        expect(page.locator("#kept li")).to_have_count(2)
+        for broken in ("{", "null", "5", '{"chat": true}', '{"chat": true, "messages": [{"role": "user"}]}',
+                       '{"chat": true, "messages": [null]}'):
+            page.evaluate("""text => {
+              for (const key of Object.keys(localStorage)) {
+                if (key.startsWith('litecache-conversation-')) localStorage.setItem(key, text);
+              }
+            }""", broken)
+            page.locator("#kept li button").first.click()
+            expect(page.locator("#error")).to_contain_text("not there")
+            page.click("#clear")
+            expect(page.locator("#error")).to_be_hidden()
+        page.evaluate("localStorage.setItem('litecache-conversations', '[5]')")
+        page.reload()
+        expect(page.locator("#state")).to_have_text("ready")
+        expect(page.locator("#conversations")).to_be_hidden()
+
+    def test_files_become_context(self):
+        page = self.open(self.server)
+        bodies = answer(page, "an answer")
+        text = "def add(a, b):\n    return a + b"
+        context = f"add.py:\n\n{text}\n\n"
+        tokens = self.server.call("/tokenize", {"content": context, "add_special": False})["count"]
+        self.assertGreater(tokens, 5)
+        files = page.locator("#files li")
+
+        def drop(*contents):
+            return page.evaluate_handle("""contents => {
+              const data = new DataTransfer();
+              for (const [name, text] of contents) data.items.add(new File([text], name));
+              return data;
+            }""", contents)
+
+        page.dispatch_event("#log", "drop", {"dataTransfer": drop(["add.py", text])})
+        expect(files).to_contain_text([f"add.py · {tokens} tokens"])
+        page.set_input_files("#file", [{"name": "b.txt", "mimeType": "text/plain", "buffer": b"two\n"},
+                                       {"name": "c.txt", "mimeType": "text/plain", "buffer": b"three"}])
+        expect(files).to_contain_text([f"add.py · {tokens} tokens", " tokens", " tokens"])
+        page.get_by_role("button", name="Remove b.txt").click()
+        expect(files).to_have_count(2)
+        # Files that are no texts are refused.
+        for content in (b"\xff\xfe", b"a\0b"):
+            page.set_input_files("#file", [{"name": "d.bin", "mimeType": "", "buffer": content}])
+            expect(page.locator("#error")).to_contain_text("d.bin is not a text")
+            expect(files).to_have_count(2)
+        self.shot(page, "files")
+        # Beside the conversation nothing happens, and the page stays.
+        page.dispatch_event("#engine", "drop", {"dataTransfer": drop(["add.py", text])})
+        page.get_by_role("button", name="Remove c.txt").click()
+        expect(files).to_have_count(1)
+        send(page, "What is it?")
+        wait_done(page)
+        expect(page.locator("#files")).to_be_hidden()
+        self.assertEqual(bodies[-1]["messages"], [{"role": "user", "content": context + "What is it?"}])
+        self.assertEqual(page.locator(".user .text").inner_text(), "What is it?")
+        expect(page.locator(".user .note").first).to_have_text(f"add.py · {tokens} tokens")
+        # Kept with the message: after a reload, and where it is edited.
+        page.reload()
+        page.get_by_role("button", name="Edit").click()
+        page.fill("article textarea", "Test it.")
+        page.press("article textarea", "Enter")
+        until(page, "document.querySelector('.user .text')?.textContent === 'Test it.'")
+        wait_done(page)
+        self.assertEqual(bodies[-1]["messages"], [{"role": "user", "content": context + "Test it."}])
+        # What is not sent is not lost; a count that fails does not keep the file away.
+        page.unroute_all()
+        for path in ("**/tokenize", "**/v1/chat/completions"):
+            page.route(path, lambda route: route.fulfill(status=429, json={"error": {"message": "busy"}}))
+        page.dispatch_event("#log", "drop", {"dataTransfer": drop(["e.txt", "five"])})
+        expect(page.locator("#error")).to_contain_text("tokens of e.txt are not counted")
+        send(page, "again")
+        expect(page.locator("#error")).to_contain_text("busy. Try again")
+        expect(files).to_have_text(["e.txtRemove"])
+        expect(page.locator("#input")).to_have_value("again")
+
     def test_a_text_that_is_too_long(self):
         page = self.open(self.server)
         text = "x = 1234567890\n" * 6000
@@ -571,7 +732,7 @@ class Others(Browser):
         # It is kept in the tab, for a reload, and nowhere else.
         page.reload()
         expect(page.locator("#state")).to_have_text("ready")
-        self.assertEqual(page.evaluate("[localStorage.length, document.cookie]"), [0, ""])
+        self.assertEqual(page.evaluate("[JSON.stringify(localStorage).includes('sesame'), document.cookie]"), [False, ""])
 
     def test_a_server_that_is_busy(self):
         server = self.serve("--max-batch", "1", "--max-queue", "1")

@@ -38,14 +38,22 @@ export async function get(path, signal) {
   return (await check(await fetch(path, {headers: headers(), cache: 'no-store', signal}))).json();
 }
 
-// Posts `body` and yields the JSON of each event of the streamed answer.
-export async function* stream(path, body, signal) {
-  const response = await check(await fetch(path, {
+async function send(path, body, signal) {
+  return check(await fetch(path, {
     method: 'POST',
     headers: headers({'Content-Type': 'application/json'}),
-    body: JSON.stringify({...body, stream: true}),
+    body: JSON.stringify(body),
     signal,
   }));
+}
+
+export async function post(path, body) {
+  return (await send(path, body)).json();
+}
+
+// Posts `body` and yields the JSON of each event of the streamed answer.
+export async function* stream(path, body, signal) {
+  const response = await send(path, {...body, stream: true}, signal);
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
   let ended = false;

@@ -1,14 +1,23 @@
 // The conversation: sends messages and shows the answer as it arrives.
 
 import {ApiError, explain, setKey, stream} from './api.js';
+import {showList, titleOf} from './conversations.js';
 import {$, element} from './dom.js';
 import {editMessage, grow, messageField} from './field.js';
+import {chosenFiles, setFiles, startFiles} from './files.js';
 import {boxAt, show} from './log.js';
-import {isChat, request, showMode, startSettings} from './settings.js';
+import {isChat, request, setChat, showMode, startSettings} from './settings.js';
+import {load, opened, save, setOpened} from './store.js';
 
-let messages = [];  // {role, content, thoughts, note}
+// {id, chat, messages: [{role, content, thoughts, note, files}]}
+let conversation = fresh();
 let running = null;  // AbortController of the answer in progress
 let onKey = () => {};
+
+function fresh() {
+  const id = `${Date.now()}-${Math.random().toString(36).slice(2)}`;
+  return {id, chat: isChat(), messages: []};
+}
 
 export function showError(text) {
   $('error').textContent = text;
@@ -91,20 +100,45 @@ function setRunning(controller) {
 }
 
 function showFrom(index) {
-  return show(messages, index, isChat(), {edit, regenerate});
+  return show(conversation.messages, index, isChat(), {edit, regenerate});
 }
 
 const canAsk = () => !running && $('composer').reportValidity();
 
-// Asks `content` after the first `keep` messages, in place of those that follow. Returns false if
-// nothing was answered: then everything is as before.
-async function ask(keep, content) {
+// Keeps a conversation in the browser.
+function keep(kept) {
+  if (kept.deleted) return;
+  if (kept === conversation) setOpened(kept.id);
+  const [{content, files}] = kept.messages;
+  try {
+    save(kept.id, titleOf(content.trim() || files[0].name), kept);
+  } catch {
+    showError('The browser has no room left: this conversation is lost when the page is closed. ' +
+        'Delete older conversations to keep it.');
+  }
+  showConversations();
+}
+
+function showConversations() {
+  showList(conversation.id, open, (id) => {
+    if (id === conversation.id) {
+      conversation.deleted = true;
+      startNew();
+    }
+    showConversations();
+  });
+}
+
+// Asks `question` after the first `count` messages, in place of those that follow. Returns false
+// if nothing was answered: then everything is as before.
+async function ask(count, question) {
   showError('');
-  const before = messages;
-  const asked = [...before.slice(0, keep), {role: 'user', content}];
+  const mine = conversation;
+  const before = mine.messages;
+  const asked = [...before.slice(0, count), question];
   const answer = {role: 'assistant', content: '', thoughts: '', note: ''};
-  const mine = messages = [...asked, answer];
-  const view = showFrom(keep);
+  mine.messages = [...asked, answer];
+  const view = showFrom(count);
   const controller = new AbortController();
   setRunning(controller);
   try {
@@ -114,10 +148,8 @@ async function ask(keep, content) {
     if (error instanceof ApiError && error.status === 401) askForKey(() => showError(''));
     answer.note = 'cut short';
     if (!answer.content) {
-      if (messages === mine) {
-        messages = before;
-        showFrom(keep);
-      }
+      mine.messages = before;
+      if (mine === conversation) showFrom(count);
       return false;
     }
   } finally {
@@ -125,51 +157,71 @@ async function ask(keep, content) {
     $('input').focus();
   }
   view.finish(answer.note);
+  keep(mine);
   return true;
 }
 
-function setInput(text) {
+function setInput(text, files) {
   $('input').value = text;
   grow($('input'));
+  setFiles(files);
 }
 
 async function send() {
   const content = $('input').value;
-  if (content.trim() === '' || !canAsk()) return;
-  setInput('');
-  if (!await ask(messages.length, content)) setInput(content);
+  const files = chosenFiles();
+  if ((content.trim() === '' && files.length === 0) || !canAsk()) return;
+  setInput('', []);
+  const question = {role: 'user', content, files};
+  if (!await ask(conversation.messages.length, question)) setInput(content, files);
 }
 
 function edit(message, text = message.content) {
-  const index = messages.indexOf(message);
-  editMessage(boxAt(index), text, async (changed) => {
-    if (canAsk() && !await ask(index, changed)) edit(message, changed);
+  const index = conversation.messages.indexOf(message);
+  editMessage(boxAt(index), text, async (content) => {
+    if (canAsk() && !await ask(index, {...message, content})) edit(message, content);
   });
 }
 
 function regenerate(answer) {
-  const index = messages.indexOf(answer) - 1;
-  if (canAsk()) ask(index, messages[index].content);
+  const index = conversation.messages.indexOf(answer) - 1;
+  if (canAsk()) ask(index, conversation.messages[index]);
 }
 
-function clear() {
+function change(next) {
   running?.abort();
-  messages = [];
+  conversation = next;
+  setOpened(next.id);
   showFrom(0);
   showError('');
+  showConversations();
   $('input').focus();
+}
+
+const startNew = () => change(fresh());
+
+function open(id) {
+  const stored = load(id);
+  if (!stored) {
+    showError('This conversation is not there: another tab may have deleted it.');
+    return;
+  }
+  setChat(stored.chat);
+  change({...stored, id, chat: isChat()});
 }
 
 // Called once the model is known.
 export function start(props) {
   startSettings(props);
   $('input').disabled = $('send').disabled = false;
+  if (load(opened())) open(opened());
+  showConversations();
   $('input').focus();
 }
 
 $('mode').addEventListener('change', () => {
   showMode();
-  clear();
+  startNew();
 });
 $('composer').addEventListener('submit', (event) => {
   event.preventDefault();
@@ -177,7 +229,15 @@ $('composer').addEventListener('submit', (event) => {
 });
 messageField($('input'), send);
 $('stop').addEventListener('click', () => running?.abort());
-$('clear').addEventListener('click', clear);
+$('clear').addEventListener('click', startNew);
+startFiles(showError);
+window.addEventListener('storage', showConversations);
+window.addEventListener('pagehide', () => {
+  const answer = conversation.messages.at(-1);
+  if (!running || !answer?.content) return;
+  answer.note = 'cut short';
+  keep(conversation);
+});
 document.addEventListener('keydown', (event) => {
   if (event.key === 'Escape') running?.abort();
 });

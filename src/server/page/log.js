@@ -2,6 +2,7 @@
 
 import {copyButton} from './copy.js';
 import {$, button, element} from './dom.js';
+import {fileLabel} from './files.js';
 import {Markdown, Plain} from './markdown.js';
 
 // Keeps the log scrolled to its end unless the reader has scrolled up.
@@ -29,11 +30,13 @@ export class MessageView {
   constructor(name, message, plain, buttons) {
     this.box = element('article', message.role);
     this.body = element('div', 'text');
-    this.note = element('p', 'note', message.note);
+    this.note = element('p', 'note');
     this.text = plain ? new Plain(this.body) : new Markdown(this.body);
     const tools = element('div', 'tools');
     tools.append(...buttons);
-    this.box.append(element('h3', '', name), this.body, this.note, tools);
+    this.box.append(element('h3', '', name));
+    for (const file of message.files ?? []) this.box.append(element('p', 'note', fileLabel(file)));
+    this.box.append(this.body, this.note, tools);
   }
 
   append(text, thoughts) {
@@ -83,7 +86,7 @@ export function show(messages, from, chat, actions) {
     log.append(view.box);
     if (message.content || message.thoughts) {
       view.append(message.content, message.thoughts ?? '');
-      view.finish(message.note);
+      view.finish(message.note ?? '');
     }
   }
   $('empty').hidden = messages.length > 0;

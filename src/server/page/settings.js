@@ -1,6 +1,7 @@
 // The settings below the message field, kept in the tab.
 
 import {$} from './dom.js';
+import {fileContext} from './files.js';
 
 const TEXT_TOKENS = 256;  // if the user sets none; the API's own default is 16
 const SETTINGS = ['mode', 'temperature', 'max-tokens', 'system'];
@@ -16,6 +17,12 @@ function number(id) {
 // Conversation, or texts to continue.
 export const isChat = () => $('mode').value === 'chat';
 
+export function setChat(chat) {
+  if ($('mode-field').hidden) return;
+  $('mode').value = chat ? 'chat' : 'text';
+  showMode();
+}
+
 // The path and the body of a request that asks for the message after `messages`.
 export function request(messages) {
   const body = {
@@ -24,8 +31,9 @@ export function request(messages) {
     stream_options: {include_usage: true},
     return_progress: true,
   };
-  if (!isChat()) return ['v1/completions', {...body, prompt: messages.at(-1).content}];
-  const sent = messages.map(({role, content}) => ({role, content}));
+  const sent = messages.map(
+      ({role, content, files}) => ({role, content: fileContext(files) + content}));
+  if (!isChat()) return ['v1/completions', {...body, prompt: sent.at(-1).content}];
   const system = $('system').value.trim();
   if (system) sent.unshift({role: 'system', content: system});
   return ['v1/chat/completions', {...body, messages: sent}];
