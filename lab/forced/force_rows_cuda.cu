@@ -3,10 +3,11 @@
 #include "lab/forced/force_rows_cuda.h"
 #include "lab/forced/take_words.cuh"
 #include "ops/select/block_sum.cuh"
-#include "ops/select/cluster_bitmap.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
+
+constexpr int kForceThreads = 256;
 
 struct ForceProblem {
   StepView step;
@@ -19,9 +20,9 @@ struct ForceProblem {
 };
 
 // One block per pair; each thread has consecutive words, so that the new selection is ascending.
-__global__ void __launch_bounds__(kClusterThreads)
+__global__ void __launch_bounds__(kForceThreads)
     ForceRowsKernel(const __grid_constant__ ForceProblem p) {
-  __shared__ int32_t warp_sums[kClusterWarps];
+  __shared__ int32_t warp_sums[kForceThreads / 32];
   const auto pair = static_cast<int32_t>(blockIdx.x);
   const int32_t sequence = pair / p.kv_heads, head = pair % p.kv_heads;
   if (sequence >= *p.step.count) return;
@@ -36,12 +37,12 @@ __global__ void __launch_bounds__(kClusterThreads)
     return bits[ForcedWord(w, blocks, recorded)] & CandidateBits(w, range.begin, range.end);
   };
   const int32_t first_word = range.begin / 32, words = (range.end + 31) / 32 - first_word;
-  const int32_t a_thread = (words + kClusterThreads - 1) / kClusterThreads;
+  const int32_t a_thread = (words + kForceThreads - 1) / kForceThreads;
   const int32_t own = min(words, static_cast<int32_t>(threadIdx.x) * a_thread);
   const int32_t first = first_word + own, last = first_word + min(words, own + a_thread);
   int32_t wanted = 0, of_all;
   for (int32_t w = first; w < last; ++w) wanted += __popc(word_at(w));
-  const int32_t before = BlockExclusiveSum<kClusterThreads>(wanted, warp_sums, &of_all);
+  const int32_t before = BlockExclusiveSum<kForceThreads>(wanted, warp_sums, &of_all);
   TakeWords(first, last, range.begin, range.end, count, ForcedHead::kWhole, of_all, before,
             p.selected + pair * p.max_selected, word_at);
 }
@@ -59,7 +60,7 @@ void ForceRows(Stream& stream, const StepView& step, int64_t kv_heads, const Sel
            "{} recorded blocks for a context of {}", recorded, step.max_context);
   const auto pairs = static_cast<unsigned>(step.capacity * kv_heads);
   if (pairs == 0) return;
-  ForceRowsKernel<<<pairs, kClusterThreads, 0, AsCuda(stream).handle()>>>(
+  ForceRowsKernel<<<pairs, kForceThreads, 0, AsCuda(stream).handle()>>>(
       {step, static_cast<int32_t>(kv_heads), ranges, forced, selected, selected_count,
        max_selected});
   LC_CUDA_LAUNCHED();

@@ -124,17 +124,17 @@ class LiteCacheSlotsTest : public LiteCacheTest {
       const int32_t capacity = shape_.windows.CacheSlots(n);
       const int32_t fresh = std::min(count, capacity - before.state.used);
       used = before.state.used + fresh;
-      std::vector<std::pair<uint32_t, int32_t>> stale;
+      std::vector<int32_t> victims;
       for (int32_t i = 0; i < before.state.used; ++i) {
-        const auto index = static_cast<size_t>(i);
-        if (wanted.count(before.positions[index]) == 0) {
-          stale.emplace_back(static_cast<uint32_t>(before.updates[index]), i);
-        }
+        if (wanted.count(before.positions[static_cast<size_t>(i)]) == 0) victims.push_back(i);
       }
-      std::sort(stale.begin(), stale.end());
-      ASSERT_LE(count - fresh, static_cast<int32_t>(stale.size())) << where;
-      for (int32_t i = 0; i < count - fresh; ++i) {
-        expected_slots.insert(shape_.cache_begin + stale[static_cast<size_t>(i)].second);
+      const auto next = std::ranges::lower_bound(victims, before.state.next_victim);
+      std::ranges::rotate(victims, next);
+      ASSERT_LE(count - fresh, static_cast<int32_t>(victims.size())) << where;
+      victims.resize(static_cast<size_t>(count - fresh));
+      for (const int32_t victim : victims) expected_slots.insert(shape_.cache_begin + victim);
+      if (!victims.empty()) {
+        ASSERT_EQ(after.state.next_victim, victims.back() + 1) << where;
       }
       for (int32_t i = 0; i < fresh; ++i) {
         expected_slots.insert(shape_.cache_begin + before.state.used + i);

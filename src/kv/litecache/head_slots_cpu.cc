@@ -27,10 +27,10 @@ void ForEachPage(const SlotGeometry& g, int64_t count, const Body& body) {
 
 // Scratch of an update, kept between calls; indices count cached slots.
 struct Workspace {
-  std::vector<int32_t> index_of;                    // for every position, -1 if it has no slot
-  std::vector<int32_t> positions;                   // [used]
-  std::vector<uint32_t> updates;                    // [used]
-  std::vector<std::pair<uint32_t, int32_t>> stale;  // (update, index)
+  std::vector<int32_t> index_of;   // for every position, -1 if it has no slot
+  std::vector<int32_t> positions;  // [used]
+  std::vector<uint32_t> updates;   // [used]
+  std::vector<int32_t> victims;    // slots that are not selected again
 };
 
 // Rebuilds the attended lists from the slots that the last update selected, and sets all slots'
@@ -103,27 +103,27 @@ void ReplaceMissing(const SlotGeometry& g, Workspace* space, UpdateWork* work) {
 
   const int64_t fresh = std::min(missing, fresh_room);
   const int64_t victims = missing - fresh;
-  slots.used += fresh;
-  space->stale.clear();
+  // One element more than slots, which what follows the last free slot is written to.
+  space->victims.resize(static_cast<size_t>(used) + 1);
+  int32_t* free_slots = space->victims.data();
+  int64_t found = 0;
+  const auto find = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      free_slots[found] = static_cast<int32_t>(i);
+      found += updates[i] != slots.update;
+    }
+  };
   if (victims > 0) {
-    space->stale.resize(static_cast<size_t>(used) + 1);
-    size_t stale = 0;
-    for (int64_t i = 0; i < used; ++i) {
-      space->stale[stale] = {updates[i], static_cast<int32_t>(i)};
-      stale += updates[i] != slots.update;
-    }
-    space->stale.resize(stale);
-    LC_CHECK(victims <= static_cast<int64_t>(space->stale.size()), "{} rows, {} slots", work->count,
-             work->capacity);
-    // If all of them are evicted, their order does not matter.
-    if (victims < static_cast<int64_t>(space->stale.size())) {
-      std::nth_element(space->stale.begin(), space->stale.begin() + (victims - 1),
-                       space->stale.end());
-    }
+    const int64_t first = slots.next_victim < used ? slots.next_victim : 0;
+    find(first, used);
+    if (found < victims) find(0, first);
+    LC_CHECK(victims <= found, "{} rows, {} slots", work->count, work->capacity);
+    slots.next_victim = free_slots[victims - 1] + 1;
   }
+  slots.used += fresh;
   space->updates.resize(static_cast<size_t>(slots.used));
   for (int64_t i = 0; i < victims; ++i) {
-    Place(g, space->stale[static_cast<size_t>(i)].second, work->moved_positions[i], space, work);
+    Place(g, space->victims[static_cast<size_t>(i)], work->moved_positions[i], space, work);
   }
   for (int64_t i = 0; i < fresh; ++i) {
     Place(g, used + i, work->moved_positions[victims + i], space, work);
@@ -138,6 +138,7 @@ int64_t SlotsIn(uint64_t page_bytes, const ops::RowFormat& format) {
 
 void ClearSlots(HeadSlots* slots) {
   slots->used = 0;
+  slots->next_victim = 0;
   slots->pending = false;
   slots->attended.assign(slots->pages.size(), 0);
 }

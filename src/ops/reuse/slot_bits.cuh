@@ -24,6 +24,8 @@ struct SlotBits {
   struct Header {
     int32_t used;
     uint32_t now;
+    int32_t next_victim;
+    int32_t unused;
   };
 
   uint32_t* scratch = nullptr;
@@ -60,6 +62,23 @@ inline SlotBits SlotBitsOf(int64_t max_context, int64_t slots, void* scratch) {
 }
 
 #ifdef __CUDACC__
+// The number of bits before bit `at`, which may lie behind the last part. befores: from SumParts.
+// Called by whole warps, with the same arguments in all lanes.
+__device__ __forceinline__ int32_t BitsBefore(const uint32_t* words, const int32_t* befores,
+                                              int32_t parts, int32_t at) {
+  const int32_t part = at / kPartBits;
+  if (part >= parts) return befores[parts];
+  const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
+  int32_t bits = 0;
+#pragma unroll
+  for (int32_t w = lane; w < kPartWords; w += 32) {
+    const int32_t before = at - 32 * (part * kPartWords + w);  // bits of this word that count
+    const uint32_t mask = before >= 32 ? ~0u : before > 0 ? (1u << before) - 1 : 0;
+    bits += __popc(__ldcg(words + part * kPartWords + w) & mask);
+  }
+  return befores[part] + static_cast<int32_t>(__reduce_add_sync(kFullMask, bits));
+}
+
 // befores[0 .. parts]: the number of bits in the preceding parts. Called by the whole block;
 // returns the total, after a barrier.
 __device__ __forceinline__ int32_t SumParts(const uint32_t* counts, int32_t parts,

@@ -1,16 +1,9 @@
-// Prefix sums over a block's threads, and the location of a block's bitmap of positions.
+// Prefix sums over a block's threads.
 #pragma once
 
 #include "ops/select/team_top_k.cuh"
 
 namespace litecache::ops::cuda {
-
-// Contexts up to this many tokens have their bitmap of positions in shared memory (96 KiB).
-constexpr int32_t kSharedPositions = 768 * 1024;
-
-inline int32_t BitmapWords(int64_t max_context) {
-  return static_cast<int32_t>((max_context + 31) / 32);
-}
 
 // The sum over the preceding threads; total: over all. warp_sums [kThreads / 32], shared.
 template <int kThreads = kTeamThreads>

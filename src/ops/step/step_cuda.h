@@ -15,6 +15,7 @@ struct HeadState {
   uint32_t update = 0;       // number of the last update; slots with this number are attended
   int32_t window_begin = 0;  // where the recent window began at the last update
   int32_t pending = 0;       // a lookup missed and its rows have not been transferred
+  int32_t next_victim = 0;   // HeadSlots::next_victim
 };
 
 // A sequence's page tables. The page of block b of list i is pages[table][b * lists + i].
