@@ -28,8 +28,7 @@ std::vector<uint8_t> Prefetched(const Shape& shape, const HeadPlan& plan) {
 
 CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
                              const KvOptions& options, std::unique_ptr<Retriever> retriever,
-                             const TierBytes& budget,
-                             std::unique_ptr<const CudaResultOverride> results)
+                             const TierBytes& budget, std::unique_ptr<CudaResultOverride> results)
     : LiteCacheBase(device, std::make_unique<PinnedHost>(device), shape, plan, std::move(retriever),
                     budget),
       prefetched_(Prefetched(shape, plan)),
@@ -132,6 +131,7 @@ void CudaLiteCache::Start(Stream& stream, float scale) {
   if (decode_.prefetches()) ops::cuda::ShareGpu(stream);
   pulls_.Start(stream, block_.device_number());
   block_.Send(stream);
+  if (block_.decoding() > 0) decode_.Start(stream);
   if (fills_.empty()) return;
   decode_.Fill(stream, block_.device_flags(), scale);
   // Set here even if the step fails and is run again: its lookups have moved the labels, and the

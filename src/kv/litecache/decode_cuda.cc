@@ -19,7 +19,7 @@ using ops::cuda::RowRange;
 CudaDecodePath::CudaDecodePath(CudaDevice& device, const Shape& shape, const CudaLayers& layers,
                                CudaRetriever& retriever, LinkPulls& pulls, const KvOptions& options,
                                std::span<const uint8_t> prefetched,
-                               std::unique_ptr<const CudaResultOverride> results)
+                               std::unique_ptr<CudaResultOverride> results)
     : shape_(shape),
       layers_(layers),
       retriever_(retriever),
@@ -29,24 +29,33 @@ CudaDecodePath::CudaDecodePath(CudaDevice& device, const Shape& shape, const Cud
       delta_(options.delta_update),
       verify_(options.verify_predictions),
       prefetched_(prefetched.begin(), prefetched.end()),
-      results_(std::move(results)),
-      corrections_(device) {
-  if (std::ranges::count(prefetched, 1) > 0)
-    decisions_.emplace(device, pulls.split(), ReplacesRows());
+      device_(device),
+      results_(std::move(results)) {
+  if (std::ranges::count(prefetched, 1) == 0) return;
+  decisions_.emplace(device, pulls.split(), ReplacesRows());
+  if (verify_) corrections_.emplace(device);
 }
 
 void CudaDecodePath::Reserve() {
-  if (!decisions_) return;
-  const size_t aside = ReplacesRows() ? results_->ScratchBytes(layers_.shape(), layers_.sequences(),
-                                                               layers_.context())
-                                      : 0;
-  decisions_->Reserve(layers_.decision_scratch_bytes(), aside);
+  size_t aside = 0;
+  if (results_ != nullptr) results_->Reserve(layers_.sequences());
+  if (ReplacesRows()) {
+    aside = results_->ScratchBytes(layers_.shape(), layers_.sequences(), layers_.context());
+    own_aside_ = Buffer();
+    own_aside_ = device_.Allocate(aside);
+  }
+  if (decisions_) decisions_->Reserve(layers_.decision_scratch_bytes(), aside);
+  if (corrections_) corrections_->Reserve(layers_.scratch_bytes(), aside);
 }
 
 void CudaDecodePath::BeginStep(const ops::cuda::StepView& step) {
   step_ = step;
   decided_.assign(prefetched_.size(), 0);
   spilled_.assign(prefetched_.size(), 0);
+}
+
+void CudaDecodePath::Start(Stream& stream) {
+  if (results_ != nullptr) results_->BeginStep(stream, step_);
 }
 
 void CudaDecodePath::Fill(Stream& stream, const int32_t* fill, float scale) {
@@ -77,41 +86,38 @@ void CudaDecodePath::SpillAhead(Stream& stream, int64_t index) {
 }
 
 void CudaDecodePath::LookUp(Stream& stream, const Target& target, const MatrixView& q) {
-  if (target.verifying) {
-    // An override asks itself: it changes which heads miss.
-    ops::cuda::VerifyLookup(stream, step_, layers_.shape(), target.layer, aggregation_, q,
-                            prediction_tau_,
-                            results_ == nullptr ? target.condition : StepCondition());
-  } else {
-    ops::cuda::Lookup(stream, step_, layers_.shape(), target.layer, aggregation_, q);
+  LiteCacheLayer layer = target.layer;
+  float least_tau = prediction_tau_;
+  if (results_ != nullptr) {
+    layer.tau = results_->Thresholds(target.index, target.verifying);
+    layer.tau_stride = layers_.shape().kv_heads;
+    least_tau = -1;  // the forced thresholds decide alone
   }
-  if (results_ == nullptr) return;
-  Mark(stream, Section::kOverride);
-  results_->AfterLookup(stream,
-                        {target.index, step_, layers_.shape(), target.layer, target.verifying});
-  Mark(stream, Section::kManagement);
+  if (target.verifying) {
+    ops::cuda::VerifyLookup(stream, step_, layers_.shape(), layer, aggregation_, q, least_tau);
+  } else {
+    ops::cuda::Lookup(stream, step_, layers_.shape(), layer, aggregation_, q);
+  }
 }
 
 void CudaDecodePath::Choose(Stream& stream, const Target& target,
                             const ops::cuda::SelectQuery& query, const Decisions::Chain& chain) {
-  const LiteCacheLayer& layer = target.layer;
+  LiteCacheLayer layer = target.layer;
   const bool replaces = ReplacesRows() && !query.fill;
-  const CudaResultOverride::Place place{target.index,     step_, layers_.shape(), layer,
-                                        target.verifying, {}};
-  if (replaces && chain.aside != nullptr) {
-    chain.aside->Fork(stream);
-    results_->BesideSelection(chain.aside->stream(), place, chain.aside_scratch);
+  CudaResultOverride::Lists lists;
+  if (replaces) {
+    if (chain.aside != nullptr) chain.aside->Fork(stream);
+    Mark(stream, Section::kOverride);
+    lists = results_->Select(chain.aside != nullptr ? chain.aside->stream() : stream,
+                             {target.index, step_, layers_.shape(), layer, target.verifying},
+                             chain.aside_scratch);
   }
   Mark(stream, Section::kRetrieval);
   retriever_.Select(stream, target.index, step_, layers_.shape(), layer, query, chain.scratch);
   if (replaces) {
-    Mark(stream, Section::kOverride);
-    if (chain.aside != nullptr) {
-      chain.aside->JoinAll(stream);
-    } else {
-      results_->BesideSelection(stream, place, chain.aside_scratch);
-    }
-    results_->AfterSelection(stream, place, chain.aside_scratch);
+    if (chain.aside != nullptr) chain.aside->JoinAll(stream);
+    layer.selected = lists.selected;
+    layer.selected_count = lists.selected_count;
   }
   Mark(stream, Section::kManagement);
   ops::cuda::UpdateSlots(stream, step_, layers_.shape(), layer, delta_, query.fill, chain.scratch);
@@ -126,17 +132,32 @@ void CudaDecodePath::SelectResident(Stream& stream, int64_t index, const MatrixV
   Mark(stream, Section::kManagement);
 }
 
-void CudaDecodePath::Verify(Stream& stream, int64_t index, const MatrixView& q, float scale) {
+void CudaDecodePath::AttendVerified(Stream& stream, int64_t index, const MatrixView& q, float scale,
+                                    const MatrixView& out) {
   const LiteCacheLayer layer = layers_.Checked(index);
   // Resident heads select in every step.
-  const bool optional = pulls_.engine().optional() && !layers_.ResidentsSelect(index);
-  const Target target{index, layer, /*verifying=*/true,
-                      optional ? corrections_.Begin(stream) : StepCondition()};
+  const Target target{index, layer, /*verifying=*/true};
   LookUp(stream, target, q);
-  corrections_.Run(stream, target.condition, [&](Stream& correcting) {
-    Choose(correcting, target, {.q = &q, .scale = scale}, OwnChain());
-    pulls_.Pull(correcting, step_, layers_, index);
-  });
+  const auto decide = [&](Stream& deciding, const Decisions::Chain& chain) {
+    Choose(deciding, target, {.q = &q, .scale = scale}, chain);
+    pulls_.Pull(deciding, step_, layers_, index);
+  };
+  // Resident heads select in every step.
+  const bool beside = pulls_.engine().kernels_only() && !layers_.ResidentsSelect(index);
+  if (!beside) {
+    decide(stream, OwnChain());
+    AttendKept(stream, index, q, scale, out, {.scratch = layers_.scratch()});
+    return;
+  }
+  CudaBranch& branch = corrections_->branch();
+  branch.Fork(stream);
+  decide(branch.stream(),
+         {.scratch = corrections_->scratch(), .aside_scratch = corrections_->aside()});
+  AttendKept(branch.stream(), index, q, scale, out,
+             {.refresh = layer.refresh, .refreshed = true, .scratch = corrections_->scratch()});
+  AttendKept(stream, index, q, scale, out,
+             {.refresh = layer.refresh, .refreshed = false, .scratch = layers_.scratch()});
+  branch.JoinAll(stream);
 }
 
 void CudaDecodePath::Prefetch(Stream& stream, int64_t index, const MatrixView& q, float scale) {
@@ -173,11 +194,8 @@ void CudaDecodePath::Attend(Stream& stream, int64_t index, const MatrixView& q, 
     Mark(stream, Section::kTransfer);
     pulls_.Await(stream, index);
     Mark(stream, Section::kManagement);
-    if (verify_) {
-      Verify(stream, index, q, scale);
-    } else {
-      SelectResident(stream, index, q, scale);
-    }
+    if (verify_) return AttendVerified(stream, index, q, scale, out);
+    SelectResident(stream, index, q, scale);
   } else {
     pulls_.Pass(stream, index);
     Spill(stream, index);
@@ -190,11 +208,11 @@ void CudaDecodePath::Attend(Stream& stream, int64_t index, const MatrixView& q, 
     }
     Append(stream, index, k, v);
   }
-  AttendKept(stream, index, q, scale, out);
+  AttendKept(stream, index, q, scale, out, {.scratch = layers_.scratch()});
 }
 
 void CudaDecodePath::AttendKept(Stream& stream, int64_t index, const MatrixView& q, float scale,
-                                const MatrixView& out) {
+                                const MatrixView& out, const Heads& heads) {
   const LiteCacheLayer& layer = layers_.at(index);
   const ops::cuda::LiteCacheShape& shape = layers_.shape();
   ops::cuda::HybridTables tables;
@@ -207,17 +225,24 @@ void CudaDecodePath::AttendKept(Stream& stream, int64_t index, const MatrixView&
   tables.selected = layer.selected;
   tables.selected_count = layer.selected_count;
   tables.max_selected = shape.max_rows;
+  tables.refresh = heads.refresh;
+  tables.refreshed = heads.refreshed;
   const SectionScope section(stream, Section::kAttention);
   ops::cuda::HybridAttention(stream, step_, shape_.layout.kv_heads, tables, q,
-                             shape_.layout.q_heads, scale, out, layers_.scratch());
+                             shape_.layout.q_heads, scale, out, heads.scratch);
 }
 
 std::vector<CudaBranch*> CudaDecodePath::Branches() {
-  return decisions_ ? decisions_->Branches() : std::vector<CudaBranch*>();
+  std::vector<CudaBranch*> all;
+  if (decisions_) all = decisions_->Branches();
+  if (corrections_) all.push_back(&corrections_->branch());
+  return all;
 }
 
 void CudaDecodePath::AddTo(RecordingKey* key) const {
   if (decisions_) key->Add(decisions_->memory());
+  if (corrections_) key->Add(corrections_->memory());
+  if (results_ != nullptr) key->Add(results_->memory());
 }
 
 }  // namespace litecache::kv

@@ -14,7 +14,7 @@
 
 #include "base/matrix_view.h"
 #include "device/cuda/cuda_device.h"
-#include "device/cuda/step_condition.h"
+#include "kv/litecache/corrections_cuda.h"
 #include "kv/litecache/decisions_cuda.h"
 #include "kv/litecache/layers_cuda.h"
 #include "kv/litecache/pulls_cuda.h"
@@ -30,8 +30,7 @@ class CudaDecodePath {
   // time, [layers]. results: null without an override.
   CudaDecodePath(CudaDevice& device, const Shape& shape, const CudaLayers& layers,
                  CudaRetriever& retriever, LinkPulls& pulls, const KvOptions& options,
-                 std::span<const uint8_t> prefetched,
-                 std::unique_ptr<const CudaResultOverride> results);
+                 std::span<const uint8_t> prefetched, std::unique_ptr<CudaResultOverride> results);
 
   // Whether any layer is decided ahead of time.
   bool prefetches() const { return decisions_.has_value(); }
@@ -42,7 +41,9 @@ class CudaDecodePath {
   // step: its decode sequences.
   void BeginStep(const ops::cuda::StepView& step);
 
-  // The step's first operation: fills the slots of sequences with fill[sequence] != 0, in all
+  // The step's first operation.
+  void Start(Stream& stream);
+  // Behind it: fills the slots of sequences with fill[sequence] != 0, in all
   // layers, with sink and recent rows and the top-k of their prompt's last query (LiteCache section
   // 4, step 0).
   void Fill(Stream& stream, const int32_t* fill, float scale);
@@ -66,27 +67,32 @@ class CudaDecodePath {
     int64_t index = 0;
     const ops::cuda::LiteCacheLayer& layer;
     bool verifying = false;
-    StepCondition condition;  // of what follows the lookup
   };
-  Target At(int64_t layer) const { return {layer, layers_.at(layer), false, {}}; }
+  Target At(int64_t layer) const { return {layer, layers_.at(layer), false}; }
   // Decides which heads to refresh.
   void LookUp(Stream& stream, const Target& target, const MatrixView& q);
   // Selects the rows of the heads to refresh, and the slots for them.
   void Choose(Stream& stream, const Target& target, const ops::cuda::SelectQuery& query,
               const Decisions::Chain& chain);
-  // Decides again with the actual query, and selects for the resident heads. In a recorded step
-  // everything behind the lookup is left out if no head misses.
-  void Verify(Stream& stream, int64_t layer, const MatrixView& q, float scale);
+  // Decides again with the actual query, and selects for the resident heads; then attends.
+  void AttendVerified(Stream& stream, int64_t layer, const MatrixView& q, float scale,
+                      const MatrixView& out);
   // The decision's stream and scratch if the step's own stream decides.
   Decisions::Chain OwnChain() const {
-    return {.scratch = layers_.scratch(), .aside_scratch = layers_.scratch()};
+    return {.scratch = layers_.scratch(), .aside_scratch = own_aside_.data()};
   }
   // Selects the rows that resident heads attend, with the actual query.
   void SelectResident(Stream& stream, int64_t layer, const MatrixView& q, float scale);
   void Append(Stream& stream, int64_t layer, const MatrixView& k, const MatrixView& v);
+  // Which heads attend: as HybridTables; and the operation's scratch.
+  struct Heads {
+    const int32_t* refresh = nullptr;
+    bool refreshed = false;
+    void* scratch = nullptr;
+  };
   // Attends all rows that the layer's heads keep.
   void AttendKept(Stream& stream, int64_t layer, const MatrixView& q, float scale,
-                  const MatrixView& out);
+                  const MatrixView& out, const Heads& heads);
 
   const Shape& shape_;
   const CudaLayers& layers_;
@@ -96,15 +102,17 @@ class CudaDecodePath {
   const float prediction_tau_;
   const bool delta_, verify_;
   const std::vector<uint8_t> prefetched_;
-  const std::unique_ptr<const CudaResultOverride> results_;
-  ConditionalSteps corrections_;
+  CudaDevice& device_;
+  const std::unique_ptr<CudaResultOverride> results_;
+  Buffer own_aside_;  // with an override: OwnChain()'s
 
   // State of the current step.
   ops::cuda::StepView step_;
   std::vector<uint8_t> decided_;  // layers decided ahead of time
   std::vector<uint8_t> spilled_;  // layers spilled ahead of time
-  // Declared last: its destructor waits before what it uses is freed.
+  // Declared last: their destructors wait before what they use is freed.
   std::optional<Decisions> decisions_;
+  std::optional<Corrections> corrections_;
 };
 
 }  // namespace litecache::kv

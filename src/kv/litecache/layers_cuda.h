@@ -50,6 +50,7 @@ class CudaLayers {
   int64_t context() const { return context_; }
   // Shared by selections, updates and attention, which run one after another.
   void* scratch() const { return scratch_.data(); }
+  size_t scratch_bytes() const { return scratch_.size(); }
   // Bytes that a selection and an update need.
   size_t decision_scratch_bytes() const;
 

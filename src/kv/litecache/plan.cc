@@ -90,8 +90,8 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
     if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
-        return CudaLiteScratchBytes(shape_, LayersAhead(heads_.sources), transfer(), sequences,
-                                    tokens) +
+        return CudaLiteScratchBytes(shape_, LayersAhead(heads_.sources),
+                                    options_.verify_predictions, transfer(), sequences, tokens) +
                weight_bytes_;
       }
     }
@@ -145,6 +145,7 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
     return true;
   }
 
+  const ops::SlotWindows<int64_t>& windows() const override { return shape_; }
   ops::Aggregation aggregation() const override { return AggregationOf(options_); }
   std::optional<float> prediction_tau() const override {
     if (!options_.verify_predictions) return std::nullopt;

@@ -58,9 +58,9 @@ void Refresher::Run(Stream& stream, int64_t layer, float scale, const ResultOver
   if (!selects_.empty()) retriever_.Select(stream, selects_);
   for (size_t i = 0; i < selects_.size(); ++i) {
     updates_[selecting_[i]].count = selects_[i].count;
-    if (selects_[i].fewest > 0) work[selecting_[i]].k = selects_[i].count;
   }
   if (results != nullptr) ReplaceRows(stream, layer, *results, work);
+  for (const size_t i : selecting_) work[i].k = updates_[i].count;
   Mark(stream, Section::kManagement);
   UpdateSlots(stream, tiers_.geometry, delta_, updates_);
   for (size_t i = 0; i < work.size(); ++i) {
@@ -93,9 +93,12 @@ void Refresher::ReplaceRows(Stream& stream, int64_t layer, const ResultOverride&
          .begin = item.begin,
          .end = item.end,
          .slots = updates_[selecting_[i]].slots,
-         .positions = {selects_[i].positions, static_cast<size_t>(selects_[i].count)}});
+         .positions = selects_[i].positions,
+         .most = item.k,
+         .count = selects_[i].count});
   }
   results.ReplaceRows(stream, tiers_.geometry, found_);
+  for (size_t i = 0; i < found_.size(); ++i) updates_[selecting_[i]].count = found_[i].count;
 }
 
 }  // namespace litecache::kv

@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "kv/litecache/head_slots_cpu.h"
 #include "ops/reuse/qsac_lookup.h"
+#include "ops/slots/slot_windows.h"
 
 namespace litecache {
 class CudaDevice;
@@ -33,7 +34,9 @@ struct FoundRows {
   HeadAtStep at;
   int64_t begin = 0, end = 0;        // candidates
   const HeadSlots* slots = nullptr;  // with the head's cached rows before the refresh
-  std::span<int32_t> positions;
+  int32_t* positions = nullptr;      // room for the most rows that a head selects of these
+  int64_t most = 0;
+  int64_t count = 0;
 };
 
 class ResultOverride {
@@ -41,18 +44,19 @@ class ResultOverride {
   virtual ~ResultOverride() = default;
   // Whether the head hits; `found`: the lookup's result.
   virtual bool Hit(const HeadAtStep& at, bool found) const = 0;
-  // Replaces positions by as many others, ascending, or leaves them. Not called for a sequence's
-  // first fill.
+  // Replaces positions by others, ascending, and count by their number, or leaves them. Not called
+  // for a sequence's first fill.
   virtual void ReplaceRows(Stream& stream, const SlotGeometry& geometry,
-                           std::span<const FoundRows> found) const = 0;
+                           std::span<FoundRows> found) const = 0;
   // The same override for a cache on this GPU; the cache keeps it.
-  virtual std::unique_ptr<const CudaResultOverride> ForCuda(CudaDevice& device) const = 0;
+  virtual std::unique_ptr<CudaResultOverride> ForCuda(CudaDevice& device) const = 0;
 };
 
 // An optional interface of policy litecache's CachePlan (dynamic_cast).
 class OverridablePlan {
  public:
   virtual ~OverridablePlan() = default;
+  virtual const ops::SlotWindows<int64_t>& windows() const = 0;
   virtual ops::Aggregation aggregation() const = 0;
   // The least threshold at which rows chosen with a step's prediction are attended
   // (KvOptions::prediction_eta); empty: predictions are not checked.

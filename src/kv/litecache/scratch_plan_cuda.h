@@ -14,7 +14,8 @@ uint64_t CudaTransferBytes(std::string_view transfer, int64_t rows);
 // Bytes of scratch of selections, slot updates and attention for up to `sequences` decode sequences
 // of up to `tokens` tokens, and of the lists and the ring of transfer engine `transfer`. ahead: how
 // many layers ahead rows are prefetched, each of which takes a set of lists; 0: no prefetch.
-uint64_t CudaLiteScratchBytes(const Shape& shape, int64_t ahead, std::string_view transfer,
-                              int64_t sequences, int64_t tokens);
+// verifies: whether predictions are checked.
+uint64_t CudaLiteScratchBytes(const Shape& shape, int64_t ahead, bool verifies,
+                              std::string_view transfer, int64_t sequences, int64_t tokens);
 
 }  // namespace litecache::kv

@@ -18,7 +18,7 @@ constexpr int32_t kPullBlocks = 48;
 class GpuPull final : public TransferEngine {
  public:
   std::string_view name() const override { return "gpu-pull"; }
-  bool optional() const override { return true; }
+  bool kernels_only() const override { return true; }
   void Move(Stream& stream, const ops::cuda::StepView& step, const ops::cuda::LiteCacheShape& shape,
             const ops::cuda::LiteCacheLayer& layer, int64_t) override {
     ops::cuda::PullRows(stream, step, shape, layer, kPullBlocks);

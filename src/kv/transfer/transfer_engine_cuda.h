@@ -41,8 +41,9 @@ class TransferEngine {
   virtual void Move(Stream& stream, const ops::cuda::StepView& step,
                     const ops::cuda::LiteCacheShape& shape, const ops::cuda::LiteCacheLayer& layer,
                     int64_t layer_index) = 0;
-  // Whether Move() enqueues kernels only, all on its stream, which a recorded step may leave out.
-  virtual bool optional() const { return false; }
+  // Whether Move() enqueues kernels only, all on its stream, so that it may run beside the step's
+  // own stream.
+  virtual bool kernels_only() const { return false; }
   // Call after waiting for the streams: the error since the last call, if any. Then the slots of
   // the steps since that call may be wrong; the engine can continue.
   virtual std::optional<std::string> Check() { return std::nullopt; }

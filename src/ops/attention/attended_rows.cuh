@@ -101,6 +101,10 @@ struct AttendedTables {
       const int32_t slot_list = tables.slots.lists > 0 ? tables.slots.list_of_head[head] : -1;
       const int32_t sink = windows.SinkRows(n);
       if (slot_list >= 0) {
+        if (tables.refresh != nullptr &&
+            (tables.refresh[int64_t{index} * kv_heads + head] == 1) != tables.refreshed) {
+          return rows;
+        }
         const HeadState& state = sequence.heads[slot_list];
         rows.list = slots.List(sequence, slot_list);
         rows.first = sink;
@@ -123,7 +127,7 @@ struct AttendedTables {
         return rows;
       }
       const int32_t list = tables.resident.lists > 0 ? tables.resident.list_of_head[head] : -1;
-      if (list < 0) return rows;
+      if (list < 0 || tables.refreshed) return rows;
       rows.list = resident.List(sequence, list);
       const int32_t recent = windows.RecentBegin(n);
       const bool dense = tables.dense != nullptr && tables.dense[head] != 0;

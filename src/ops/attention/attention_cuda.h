@@ -41,6 +41,11 @@ struct HybridTables {
   const int32_t* selected = nullptr;        // device [capacity][kv_heads][max_selected] positions
   const int32_t* selected_count = nullptr;  // device [capacity][kv_heads]
   int32_t max_selected = 0;
+  // If not null, device [capacity][kv_heads]: heads with slots attend only where this is 1 if
+  // `refreshed`, where it is not 1 otherwise. Resident heads do not belong to the refreshed ones.
+  // The other heads' rows of `out` are unchanged.
+  const int32_t* refresh = nullptr;
+  bool refreshed = false;
 };
 void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
                      const HybridTables& tables, const MatrixView& q, int64_t q_heads, float scale,

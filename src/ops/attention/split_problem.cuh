@@ -74,6 +74,9 @@ __device__ inline void AskForTables(const SplitProblem& p, int32_t pairs) {
       const int32_t list = t.tables.slots.list_of_head[at.head];
       const HeadState* heads = sequence.heads;
       if (at.sequence < count && list >= 0) AskFor(heads + list);
+      if (t.tables.refresh != nullptr) {
+        AskFor(t.tables.refresh + int64_t{at.sequence} * t.kv_heads + at.head);
+      }
     }
   }
 }

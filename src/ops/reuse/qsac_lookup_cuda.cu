@@ -157,7 +157,6 @@ __device__ bool KeepLeaving(const StepSequence& s, const LiteCacheShape& shape,
 struct LookupCheck {
   bool checks = false;
   float least_tau = -1;
-  StepCondition condition;
 };
 
 // One block per pair, one warp per query head.
@@ -217,7 +216,8 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
       // Rows chosen at this step, by its prediction: also if a step that failed is run again.
       const bool predicted =
           check.checks && state.window_begin == shape.windows.RecentBegin(s.past + 1);
-      const float tau = fmaxf(layer.tau[head], predicted ? check.least_tau : -1.0f);
+      const float tau =
+          fmaxf(layer.tau[sequence * layer.tau_stride + head], predicted ? check.least_tau : -1.0f);
       const bool hit = state.pending == 0 && similarity > tau;
       DeviceHeadCounters& counters = layer.counters[head];
       atomicAdd(&counters.lookups, 1ull);
@@ -227,7 +227,6 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
       } else {
         state.pending = 1;
         layer.refresh[pair] = 1;
-        check.condition.Ask();
       }
       take_query = !hit;
     }
@@ -283,9 +282,9 @@ void Lookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
 
 void VerifyLookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                   const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q,
-                  float least_tau, const StepCondition& condition) {
+                  float least_tau) {
   LaunchLookup(stream, step, shape, layer, aggregation, q,
-               {.checks = true, .least_tau = least_tau, .condition = condition});
+               {.checks = true, .least_tau = least_tau});
 }
 
 void KeepLastQueries(Stream& stream, const StepView& step, const LiteCacheShape& shape,

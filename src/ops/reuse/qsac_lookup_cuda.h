@@ -2,7 +2,6 @@
 #pragma once
 
 #include "base/matrix_view.h"
-#include "device/cuda/step_condition.h"
 #include "device/device.h"
 #include "ops/reuse/qsac_lookup.h"
 #include "ops/slots/litecache_layer_cuda.h"
@@ -22,10 +21,10 @@ void Lookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
 
 // The same with the actual query, after a Lookup() with a predicted one: heads that have chosen
 // rows in this step need a similarity above least_tau, too. A sequence whose candidates all fit is
-// left as it is. Asks for the operations of `condition` if a head misses.
+// left as it is.
 void VerifyLookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                   const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q,
-                  float least_tau, const StepCondition& condition);
+                  float least_tau);
 
 // Labels := the last query of every sequence's rows, for offloaded heads (prompt chunks).
 void KeepLastQueries(Stream& stream, const StepView& step, const LiteCacheShape& shape,

@@ -34,7 +34,8 @@ struct LiteCacheLayer {
   // Lists and list_of_head; page_rows: tokens that a page covers.
   RowTable metadata;
   const float* importance = nullptr;       // [q_heads]
-  const float* tau = nullptr;              // [kv_heads]
+  const float* tau = nullptr;              // [kv_heads], or of each sequence
+  int32_t tau_stride = 0;                  // from one sequence's to the next's; 0: one for all
   const int32_t* dense = nullptr;          // [kv_heads]: attends all rows, selects nothing
   DeviceHeadCounters* counters = nullptr;  // [kv_heads]
   // Work arrays.
