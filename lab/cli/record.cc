@@ -60,6 +60,7 @@ class RecordCommand final : public cli::Command {
     options_.budget = budget.tokens > 0
                           ? static_cast<double>(budget.tokens) / static_cast<double>(window.size())
                           : budget.share;
+    options_.by_need = budget.by_need;
     kv::Trace trace;
     {
       ProgressBar bar("Recording", static_cast<int64_t>(window.size()), "tokens");

@@ -15,9 +15,18 @@ namespace litecache::ops {
 struct ForcedHead {
   static constexpr int32_t kWhole = 1 << 16;
   int32_t hit = -1;  // 1: hit, 0: miss, -1: the real result
-  // Rows of a refresh that have a slot, in 1/kWhole; below 0: the real selection.
+  // Rows of a refresh that have a slot, in 1/kWhole of the refresh's; below 0: the real selection.
   int32_t kept = -1;
+  // A refresh's rows, in 1/kWhole of the most that a head selects.
+  int32_t rows = kWhole;
 };
+
+// Number of rows of a refresh that may have `most`.
+LC_HOST_DEVICE int32_t ForcedRowCount(const ForcedHead& forced, int32_t most) {
+  const auto rows = static_cast<int32_t>((int64_t{forced.rows} * most + ForcedHead::kWhole / 2) /
+                                         ForcedHead::kWhole);
+  return rows < 1 ? 1 : rows < most ? rows : most;
+}
 
 // The index, of `steps` forced steps, for a sequence at `past` tokens in row `row` of the step's
 // activations: sequences that decode together are at different steps.

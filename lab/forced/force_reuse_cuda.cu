@@ -13,36 +13,28 @@ __device__ ForcedHead Forced(const ForcedLayer& forced, const StepSequence& s, i
   return forced.heads[int64_t{step} * forced.stride + head];
 }
 
-// One thread per pair.
-__global__ void ForceHitsKernel(const __grid_constant__ StepView step,
-                                const __grid_constant__ LiteCacheShape shape,
-                                const __grid_constant__ LiteCacheLayer layer,
-                                const __grid_constant__ ForcedLayer forced,
-                                StepCondition condition) {
-  WaitForKernelBefore();
-  LetNextKernelStart();
-  const int32_t pair = blockIdx.x * blockDim.x + threadIdx.x;
-  const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
-  if (sequence >= *step.count) return;
+// One thread per head of a sequence and kind of lookup.
+__global__ void ForceThresholdsKernel(const __grid_constant__ StepView step,
+                                      const __grid_constant__ ForcedThresholds forced) {
+  const int32_t head = blockIdx.x * blockDim.x + threadIdx.x, sequence = blockIdx.y;
+  if (sequence >= *step.count || head >= forced.heads) return;
   const StepSequence& s = step.sequences[sequence];
-  const int32_t list = layer.slots.list_of_head[head];
-  if (list < 0 || shape.windows.AllFit(s.past + 1)) return;
-  const int32_t hit = Forced(forced, s, head).hit;
-  const bool was_hit = layer.refresh[pair] == 0;
-  if (hit < 0 ? !was_hit : hit == 0) condition.Ask();
-  if (hit < 0 || (hit == 1) == was_hit) return;
-  layer.refresh[pair] = was_hit ? 1 : 0;
-  s.heads[list].pending = was_hit ? 1 : 0;
-  atomicAdd(&layer.counters[head].hits, was_hit ? ~0ull : 1ull);
+  const int64_t from = int64_t{ForcedStep(s.past, s.first_row, forced.steps)} * forced.heads + head;
+  const int32_t layer = head / forced.kv_heads;
+  const int64_t to = (int64_t{layer} * forced.sequences + sequence) * forced.kv_heads + head -
+                     layer * forced.kv_heads;
+  forced.lookups[to] = forced.table[from];
+  forced.checks[to] = forced.check_table[from];
 }
 
 // A pair whose selection is to be replaced.
 struct OverlapPair {
-  int32_t pair, list, kept, begin, end;  // candidates
+  int32_t pair, list, begin, end;  // candidates
+  ForcedHead forced;
   const StepSequence* s;
 
   __device__ bool Find(const StepView& step, const LiteCacheShape& shape,
-                       const LiteCacheLayer& layer, const ForcedLayer& forced) {
+                       const LiteCacheLayer& layer, const ForcedLayer& layer_forced) {
     // A load takes microseconds while products run: independent loads are issued together.
     pair = static_cast<int32_t>(blockIdx.y);
     const int32_t head = pair % shape.kv_heads, sequence = pair / shape.kv_heads;
@@ -53,8 +45,12 @@ struct OverlapPair {
     begin = shape.windows.SinkRows(n);
     end = shape.windows.RecentBegin(n);
     if (sequence >= sequences || list < 0 || refresh != 1) return false;
-    kept = Forced(forced, *s, head).kept;
-    return kept >= 0;
+    forced = Forced(layer_forced, *s, head);
+    return true;
+  }
+  // Of the selection.
+  __device__ int32_t Count(const LiteCacheShape& shape) const {
+    return min(end - begin, ForcedRowCount(forced, shape.windows.Rows(s->past + 1)));
   }
 };
 
@@ -125,16 +121,16 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
     ChooseKernel(const __grid_constant__ StepView step,
                  const __grid_constant__ LiteCacheShape shape,
                  const __grid_constant__ LiteCacheLayer layer,
-                 const __grid_constant__ ForcedLayer forced,
-                 const __grid_constant__ SlotBits bits) {
+                 const __grid_constant__ ForcedLayer forced, const __grid_constant__ SlotBits bits,
+                 int32_t* selected, int32_t* selected_count) {
   extern __shared__ int32_t befores[];  // [bits.parts + 1]
   __shared__ int32_t warp_sums[kSlotWarps];
   WaitForKernelBefore();
   LetNextKernelStart();
   OverlapPair at;
-  const bool chooses = at.Find(step, shape, layer, forced);
-  const int32_t count = layer.selected_count[blockIdx.y];
-  if (!chooses) return;
+  if (!at.Find(step, shape, layer, forced)) return;
+  const int32_t count = at.Count(shape);
+  if (blockIdx.x == 0 && threadIdx.x == 0) selected_count[at.pair] = count;
   const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
   const int32_t part =
       static_cast<int32_t>(blockIdx.x) * kBlockParts + static_cast<int32_t>(threadIdx.x) / 32;
@@ -148,8 +144,8 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
     int32_t of_warp;
     const int32_t cached_before = before + WarpExclusiveSum(__popc(two[i]), &of_warp);
     before += of_warp;
-    TakeWords(w, w + 1, at.begin, at.end, count, at.kept, cached, cached_before,
-              layer.selected + int64_t{at.pair} * shape.max_rows, [&](int32_t) { return two[i]; });
+    TakeWords(w, w + 1, at.begin, at.end, count, at.forced.kept, cached, cached_before,
+              selected + int64_t{at.pair} * shape.max_rows, [&](int32_t) { return two[i]; });
   }
 }
 
@@ -172,15 +168,14 @@ struct OverlapLaunch {
 
 }  // namespace
 
-void ForceHits(Stream& stream, const StepView& step, const LiteCacheShape& shape,
-               const LiteCacheLayer& layer, const ForcedLayer& forced,
-               const StepCondition& condition) {
-  LC_CHECK(forced.heads != nullptr && forced.steps >= 1);
+void ForceThresholds(Stream& stream, const StepView& step, const ForcedThresholds& forced) {
+  LC_CHECK(forced.table != nullptr && forced.steps >= 1 && step.capacity <= forced.sequences);
+  if (step.capacity == 0) return;
   constexpr int kThreads = 128;
-  const int pairs = step.capacity * shape.kv_heads;
-  LaunchOverlapping(AsCuda(stream), ForceHitsKernel,
-                    static_cast<unsigned>((pairs + kThreads - 1) / kThreads), kThreads, 0, step,
-                    shape, layer, forced, condition);
+  const dim3 grid(static_cast<unsigned>((forced.heads + kThreads - 1) / kThreads),
+                  static_cast<unsigned>(step.capacity));
+  ForceThresholdsKernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(step, forced);
+  LC_CUDA_LAUNCHED();
 }
 
 size_t ForceScratchBytes(const LiteCacheShape& shape, int64_t capacity, int64_t max_context) {
@@ -188,21 +183,17 @@ size_t ForceScratchBytes(const LiteCacheShape& shape, int64_t capacity, int64_t 
   return static_cast<size_t>(4 * capacity * shape.kv_heads * bits.pair_words());
 }
 
-void MarkCached(Stream& stream, const StepView& step, const LiteCacheShape& shape,
-                const LiteCacheLayer& layer, const ForcedLayer& forced, void* scratch) {
+void ForceOverlap(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                  const LiteCacheLayer& layer, const ForcedLayer& forced, int32_t* selected,
+                  int32_t* selected_count, void* scratch) {
   const OverlapLaunch launch(step, shape, forced, scratch);
   CudaStream& cuda = AsCuda(stream);
   LaunchOverlapping(cuda, ClearKernel, launch.positions, kSlotThreads, 0, step, shape, layer,
                     forced, launch.bits);
   LaunchOverlapping(cuda, CachedKernel, launch.slots, kSlotThreads, launch.counts, step, shape,
                     layer, forced, launch.bits);
-}
-
-void ForceOverlap(Stream& stream, const StepView& step, const LiteCacheShape& shape,
-                  const LiteCacheLayer& layer, const ForcedLayer& forced, void* scratch) {
-  const OverlapLaunch launch(step, shape, forced, scratch);
-  LaunchOverlapping(AsCuda(stream), ChooseKernel, launch.positions, kSlotThreads, launch.counts,
-                    step, shape, layer, forced, launch.bits);
+  LaunchOverlapping(cuda, ChooseKernel, launch.positions, kSlotThreads, launch.counts, step, shape,
+                    layer, forced, launch.bits, selected, selected_count);
 }
 
 }  // namespace litecache::ops::cuda

@@ -1,12 +1,26 @@
-// lab/forced/force_reuse.h in a step of policy litecache: a small kernel after a lookup, two in
-// parallel with a selection and one after it, only in measurements.
+// lab/forced/force_reuse.h in a step of policy litecache: a small kernel at its beginning, and
+// three in parallel with each selection.
 #pragma once
 
-#include "device/cuda/step_condition.h"
 #include "lab/forced/force_reuse.h"
 #include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::ops::cuda {
+
+// Thresholds of all layers, in device memory.
+struct ForcedThresholds {
+  const float* table = nullptr;        // [steps][heads], of lookups
+  const float* check_table = nullptr;  // the same of checks
+  int32_t steps = 0;
+  int32_t heads = 0;  // layers * kv_heads
+  int32_t kv_heads = 0;
+  int32_t sequences = 0;     // room in the results, [layers][sequences][kv_heads]
+  float* lookups = nullptr;  // LiteCacheLayer::tau
+  float* checks = nullptr;
+};
+
+// Sets the thresholds of the step's sequences to those of the forced steps that they are at.
+void ForceThresholds(Stream& stream, const StepView& step, const ForcedThresholds& forced);
 
 // One layer's forced results, in device memory.
 struct ForcedLayer {
@@ -15,22 +29,11 @@ struct ForcedLayer {
   int32_t stride = 0;  // number of heads between two consecutive steps
 };
 
-// Call after Lookup: sets refresh, the heads' pending flags and the hit counters to the forced
-// values. Labels keep the lookup's values. Heads without a lookup (AllFit) are unchanged. Asks for
-// the operations of `condition` if a head refreshes.
-void ForceHits(Stream& stream, const StepView& step, const LiteCacheShape& shape,
-               const LiteCacheLayer& layer, const ForcedLayer& forced,
-               const StepCondition& condition = {});
-
-// Call before ForceOverlap, in any order with the selection: writes the positions that have a slot,
-// for offloaded heads with refresh == 1, to scratch [ForceScratchBytes].
-void MarkCached(Stream& stream, const StepView& step, const LiteCacheShape& shape,
-                const LiteCacheLayer& layer, const ForcedLayer& forced, void* scratch);
-size_t ForceScratchBytes(const LiteCacheShape& shape, int64_t capacity, int64_t max_context);
-
-// Call after a selection that is not a fill: replaces `selected` of offloaded heads with refresh ==
-// 1. scratch: as written by MarkCached.
+// Selects rows for offloaded heads with refresh == 1, as LiteCacheLayer's selected and
+// selected_count. scratch: ForceScratchBytes.
 void ForceOverlap(Stream& stream, const StepView& step, const LiteCacheShape& shape,
-                  const LiteCacheLayer& layer, const ForcedLayer& forced, void* scratch);
+                  const LiteCacheLayer& layer, const ForcedLayer& forced, int32_t* selected,
+                  int32_t* selected_count, void* scratch);
+size_t ForceScratchBytes(const LiteCacheShape& shape, int64_t capacity, int64_t max_context);
 
 }  // namespace litecache::ops::cuda

@@ -17,6 +17,15 @@ void CheckShare(const char* name, const std::optional<double>& share) {
 
 }  // namespace
 
+ForcedReuse EmptyReuse(const HeadPlan& heads, int64_t steps) {
+  ForcedReuse reuse;
+  reuse.steps = steps;
+  reuse.kv_heads = heads.kv_heads;
+  for (const HeadSettings& head : heads.heads) reuse.taus.push_back(head.tau);
+  reuse.heads.resize(static_cast<size_t>(steps) * heads.heads.size());
+  return reuse;
+}
+
 ForcedReuse DrawReuse(const HeadPlan& plan, const ReuseShares& shares) {
   CheckShare("hit ratio", shares.hit_ratio);
   CheckShare("overlap", shares.overlap);
@@ -26,8 +35,7 @@ ForcedReuse DrawReuse(const HeadPlan& plan, const ReuseShares& shares) {
   for (size_t i = 0; i < a_step; ++i) {
     if (!plan.heads[i].resident) offloaded.push_back(i);
   }
-  ForcedReuse reuse;
-  reuse.steps = shares.steps;
+  ForcedReuse reuse = EmptyReuse(plan, shares.steps);
   ops::ForcedHead every;
   if (shares.hit_ratio) every.hit = 0;
   if (shares.overlap) {

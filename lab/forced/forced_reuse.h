@@ -17,6 +17,8 @@ struct ForcedReuse {
   std::vector<ops::ForcedHead> heads;  // [steps][layers][kv_heads]
   // The same for the checks of lookups with predicted queries; empty: every check hits.
   std::vector<ops::ForcedHead> checks;
+  int64_t kv_heads = 0;
+  std::vector<float> taus;  // [layers][kv_heads]: the heads' own thresholds
 };
 
 struct ReuseShares {
@@ -31,5 +33,8 @@ struct ReuseShares {
 // offloaded heads of `heads` that hit are drawn anew at every step. Throws InvalidArgument for a
 // share outside [0, 1].
 ForcedReuse DrawReuse(const HeadPlan& heads, const ReuseShares& shares);
+
+// One without results, for these heads.
+ForcedReuse EmptyReuse(const HeadPlan& heads, int64_t steps);
 
 }  // namespace litecache::kv

@@ -12,6 +12,7 @@ namespace litecache::kv {
 ReuseOverride::ReuseOverride(ForcedReuse reuse) : reuse_(std::move(reuse)) {
   LC_CHECK(reuse_.steps >= 1 && !reuse_.heads.empty());
   LC_CHECK(reuse_.checks.empty() || reuse_.checks.size() == reuse_.heads.size());
+  LC_CHECK(reuse_.heads.size() == static_cast<size_t>(reuse_.steps) * reuse_.taus.size());
   if (reuse_.checks.empty()) reuse_.checks.assign(reuse_.heads.size(), {.hit = 1, .kept = -1});
 }
 
@@ -29,31 +30,32 @@ bool ReuseOverride::Hit(const HeadAtStep& at, bool found) const {
 }
 
 void ReuseOverride::ReplaceRows(Stream& stream, const SlotGeometry& geometry,
-                                std::span<const FoundRows> found) const {
+                                std::span<FoundRows> found) const {
   std::vector<ops::ForceOverlapWork> work;
   std::vector<std::vector<int32_t>> cached;
   work.reserve(found.size());
   cached.reserve(found.size());
-  for (const FoundRows& rows : found) {
-    const int32_t kept = At(rows.at).kept;
-    if (kept < 0) continue;
+  for (FoundRows& rows : found) {
+    const ops::ForcedHead& forced = At(rows.at);
+    if (forced.kept < 0) continue;
+    rows.count = ops::ForcedRowCount(forced, static_cast<int32_t>(rows.most));
     std::vector<int32_t>& positions = cached.emplace_back();
     positions.reserve(static_cast<size_t>(rows.slots->used));
     for (int64_t slot = 0; slot < rows.slots->used; ++slot) {
       positions.push_back(geometry.Position(*rows.slots, geometry.begin + slot));
     }
-    work.push_back({.kept = kept,
+    work.push_back({.kept = forced.kept,
                     .cached = positions.data(),
                     .cached_count = rows.slots->used,
                     .begin = rows.begin,
                     .end = rows.end,
-                    .selected = rows.positions.data(),
-                    .count = static_cast<int64_t>(rows.positions.size())});
+                    .selected = rows.positions,
+                    .count = rows.count});
   }
   if (!work.empty()) ops::ForceOverlap(stream, work);
 }
 
-std::unique_ptr<const CudaResultOverride> ReuseOverride::ForCuda(CudaDevice& device) const {
+std::unique_ptr<CudaResultOverride> ReuseOverride::ForCuda(CudaDevice& device) const {
   if constexpr (ops::cuda::kAvailable) return CreateCudaReuseOverride(device, reuse_);
   throw Unsupported("this build has no CUDA");
 }

@@ -17,9 +17,9 @@ class ReuseOverride final : public ResultOverride {
 
   bool Hit(const HeadAtStep& at, bool found) const override;
   void ReplaceRows(Stream& stream, const SlotGeometry& geometry,
-                   std::span<const FoundRows> found) const override;
+                   std::span<FoundRows> found) const override;
   // Throws Unsupported if this build has no CUDA.
-  std::unique_ptr<const CudaResultOverride> ForCuda(CudaDevice& device) const override;
+  std::unique_ptr<CudaResultOverride> ForCuda(CudaDevice& device) const override;
 
  private:
   const ops::ForcedHead& At(const HeadAtStep& at) const;

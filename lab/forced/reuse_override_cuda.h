@@ -12,7 +12,7 @@ class CudaDevice;
 
 namespace litecache::kv {
 
-std::unique_ptr<const CudaResultOverride> CreateCudaReuseOverride(CudaDevice& device,
-                                                                  const ForcedReuse& reuse);
+std::unique_ptr<CudaResultOverride> CreateCudaReuseOverride(CudaDevice& device,
+                                                            const ForcedReuse& reuse);
 
 }  // namespace litecache::kv

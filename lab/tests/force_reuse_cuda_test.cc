@@ -32,7 +32,8 @@ class ForceReuseTest : public LiteCacheTest {
     heads->resize(static_cast<size_t>(steps * layers * case_.kv_heads));
     for (ForcedHead& head : *heads) {
       head.hit = Uniform(random, -1, 1);
-      head.kept = Uniform(random, 0, 4) == 0 ? -1 : Uniform(random, 0, ForcedHead::kWhole);
+      head.kept = Uniform(random, 0, ForcedHead::kWhole);
+      if (Uniform(random, 0, 1) == 0) head.rows = Uniform(random, 0, ForcedHead::kWhole);
     }
     // For the second layer.
     return {.heads = Upload(*heads) + case_.kv_heads,
@@ -50,40 +51,40 @@ class ForceReuseTest : public LiteCacheTest {
   }
 };
 
-TEST_F(ForceReuseTest, HitsAreThoseOfTheTable) {
+TEST_F(ForceReuseTest, ThresholdsAreThoseOfTheSequencesSteps) {
   Random random = testing::TestRandom(31);
   for (int round = 0; round < testing::Rounds(20); ++round) {
     Build(random, RandomCase(random, round));
-    std::vector<ForcedHead> heads;
-    const ForcedLayer forced = RandomTable(random, &heads);
-    std::vector<int32_t> refresh(PairOf(sequences() + 1, 0), 0);
+    const int32_t steps = Uniform(random, 1, 7), layers = Uniform(random, 1, 40);
+    const int32_t heads = layers * case_.kv_heads;
+    // Every value is different.
+    std::vector<float> table(static_cast<size_t>(steps * heads)), checks(table.size());
+    std::iota(table.begin(), table.end(), 1.0f);
+    std::iota(checks.begin(), checks.end(), 0.5f);
+    const int32_t room = step_.capacity + Uniform(random, 0, 3);
+    std::vector<float> none(static_cast<size_t>(room * heads), -1);
+    float* lookups = Upload(none);
+    float* verified = Upload(none);
+    ForceThresholds(*stream_, step_,
+                    {.table = Upload(table),
+                     .check_table = Upload(checks),
+                     .steps = steps,
+                     .heads = heads,
+                     .kv_heads = case_.kv_heads,
+                     .sequences = room,
+                     .lookups = lookups,
+                     .checks = verified});
+    const auto got = Download(lookups, none.size()), got_checks = Download(verified, none.size());
     for (int32_t s = 0; s < sequences(); ++s) {
-      for (int32_t h = 0; h < case_.kv_heads; ++h) {
-        if (IsOffloaded(h)) refresh[PairOf(s, h)] = Uniform(random, 0, 1);
+      const StepSequence& view = views_[static_cast<size_t>(s)];
+      const int32_t step = ForcedStep(view.past, view.first_row, steps);
+      for (int32_t h = 0; h < heads; ++h) {
+        const auto at = static_cast<size_t>((h / case_.kv_heads * room + s) * case_.kv_heads +
+                                            h % case_.kv_heads);
+        const auto from = static_cast<size_t>(step * heads + h);
+        ASSERT_EQ(got[at], table[from]) << case_.Name() << ", sequence " << s << ", head " << h;
+        ASSERT_EQ(got_checks[at], checks[from]) << case_.Name() << ", sequence " << s;
       }
-    }
-    gpu_->Copy(layer_.refresh, refresh.data(), refresh.size() * 4);
-    ForceHits(*stream_, step_, shape_, layer_, forced);
-    const auto got = Download(layer_.refresh, refresh.size());
-    const auto counters = Download(counters_, static_cast<size_t>(case_.kv_heads));
-    for (int32_t h = 0; h < case_.kv_heads; ++h) {
-      long long hits = 0;
-      for (int32_t s = 0; s < sequences(); ++s) {
-        const std::string where = case_.Name() + ", sequence " + std::to_string(s) + ", head " +
-                                  std::to_string(h) + ", round " + std::to_string(round);
-        const size_t pair = PairOf(s, h);
-        const bool looked_up =
-            IsOffloaded(h) && !shape_.windows.AllFit(views_[static_cast<size_t>(s)].past + 1);
-        const int32_t hit = Expected(heads, forced, s, h).hit;
-        const int32_t want = looked_up && hit >= 0 ? 1 - hit : refresh[pair];
-        EXPECT_EQ(got[pair], want) << where;
-        hits += refresh[pair] - want;
-        if (IsOffloaded(h) && want != refresh[pair]) {
-          EXPECT_EQ(State(s, ListOf(h)).pending, want) << where;
-        }
-      }
-      EXPECT_EQ(static_cast<long long>(counters[static_cast<size_t>(h)].hits), hits)
-          << case_.Name() << ", head " << h;
     }
   }
 }
@@ -95,7 +96,7 @@ TEST_F(ForceReuseTest, SelectionsAreThoseOfTheCpu) {
     std::vector<ForcedHead> heads;
     const ForcedLayer forced = RandomTable(random, &heads);
     const size_t pairs = PairOf(sequences() + 1, 0);
-    std::vector<int32_t> refresh(pairs, 0), counts(pairs, 0);
+    std::vector<int32_t> refresh(pairs, 0), counts(pairs, -3);
     std::vector<int32_t> selected(pairs * static_cast<size_t>(shape_.max_rows), -5);
     std::vector<std::vector<int32_t>> cached(pairs), want(pairs);
     for (int32_t s = 0; s < sequences(); ++s) {
@@ -115,21 +116,17 @@ TEST_F(ForceReuseTest, SelectionsAreThoseOfTheCpu) {
         for (int32_t i = 0; i < used; ++i) {
           HostPosition(s, ListOf(h), shape_.cache_begin + i) = all[static_cast<size_t>(i)];
         }
-        std::shuffle(all.begin(), all.end(), random);
-        counts[pair] = std::min(shape_.windows.Rows(n), candidates);
-        want[pair].assign(all.begin(), all.begin() + counts[pair]);
-        std::sort(want[pair].begin(), want[pair].end());
-        std::copy(want[pair].begin(), want[pair].end(),
-                  selected.begin() + static_cast<int64_t>(pair) * shape_.max_rows);
-        const int32_t kept = Expected(heads, forced, s, h).kept;
-        if (refresh[pair] == 0 || kept < 0) continue;
-        const ForceOverlapWork work{.kept = kept,
+        if (refresh[pair] == 0) continue;
+        const ForcedHead head = Expected(heads, forced, s, h);
+        want[pair].resize(static_cast<size_t>(
+            std::min(ForcedRowCount(head, shape_.windows.Rows(n)), candidates)));
+        const ForceOverlapWork work{.kept = head.kept,
                                     .cached = cached[pair].data(),
                                     .cached_count = used,
                                     .begin = begin,
                                     .end = begin + candidates,
                                     .selected = want[pair].data(),
-                                    .count = counts[pair]};
+                                    .count = static_cast<int64_t>(want[pair].size())};
         ops::ForceOverlap(*cpu_stream_, {&work, 1});
       }
       Push(PagesOf(s, kSlots));
@@ -139,15 +136,20 @@ TEST_F(ForceReuseTest, SelectionsAreThoseOfTheCpu) {
     gpu_->Copy(layer_.refresh, refresh.data(), refresh.size() * 4);
     gpu_->Copy(layer_.selected_count, counts.data(), counts.size() * 4);
     gpu_->Copy(layer_.selected, selected.data(), selected.size() * 4);
-    void* const scratch = Scratch();
-    MarkCached(*stream_, step_, shape_, layer_, forced, scratch);
-    ForceOverlap(*stream_, step_, shape_, layer_, forced, scratch);
+    ForceOverlap(*stream_, step_, shape_, layer_, forced, layer_.selected, layer_.selected_count,
+                 Scratch());
     stream_->Synchronize();
+    const auto got_counts = Download(layer_.selected_count, pairs);
     for (int32_t s = 0; s < sequences(); ++s) {
       for (int32_t h = 0; h < case_.kv_heads; ++h) {
-        if (!IsOffloaded(h)) continue;
-        EXPECT_EQ(Selected(s, h), want[PairOf(s, h)])
-            << case_.Name() << ", sequence " << s << ", head " << h << ", round " << round;
+        const size_t pair = PairOf(s, h);
+        const std::string where = case_.Name() + ", sequence " + std::to_string(s) + ", head " +
+                                  std::to_string(h) + ", round " + std::to_string(round);
+        if (!IsOffloaded(h) || refresh[pair] == 0) {
+          EXPECT_EQ(got_counts[pair], -3) << where;
+          continue;
+        }
+        EXPECT_EQ(Selected(s, h), want[pair]) << where;
       }
     }
   }
@@ -175,20 +177,18 @@ TEST_F(ForceReuseTest, LongContexts) {
   std::vector<HeadState> states(static_cast<size_t>(lists_[kSlots]));
   states[static_cast<size_t>(ListOf(0))].used = 3000;
   gpu_->Copy(views_[0].heads, states.data(), states.size() * sizeof(HeadState));
-  const int32_t refresh = 1, count = 3000;
+  const int32_t refresh = 1;
   gpu_->Copy(layer_.refresh, &refresh, 4);
-  gpu_->Copy(layer_.selected_count, &count, 4);
   const ForceOverlapWork work{.kept = heads[0].kept,
                               .cached = cached.data(),
                               .cached_count = 3000,
                               .begin = begin,
                               .end = end,
                               .selected = want.data(),
-                              .count = count};
+                              .count = 3000};
   ops::ForceOverlap(*cpu_stream_, {&work, 1});
-  void* const scratch = Scratch();
-  MarkCached(*stream_, step_, shape_, layer_, forced, scratch);
-  ForceOverlap(*stream_, step_, shape_, layer_, forced, scratch);
+  ForceOverlap(*stream_, step_, shape_, layer_, forced, layer_.selected, layer_.selected_count,
+               Scratch());
   EXPECT_EQ(Selected(0, 0), want);
 }
 

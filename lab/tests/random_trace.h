@@ -49,26 +49,39 @@ inline Trace RandomTrace(std::mt19937_64& random, bool whole_blocks = false) {
     return values;
   };
   t.predicted_cosines = tables(t.q_heads, -127);
-  t.predicted_overlaps = tables(t.kv_heads, 0);
   t.clusters = 5 + below(20);
   t.ranked = 1 + below(t.clusters);
+  const auto drift = [&](std::set<int32_t>& rows) {
+    for (int64_t changes = below(6); changes > 0; --changes) {
+      rows.erase(std::next(rows.begin(), below(static_cast<int64_t>(rows.size()))));
+    }
+    while (static_cast<int64_t>(rows.size()) < t.context / 10) {
+      rows.insert(static_cast<int32_t>(below(t.context)));
+    }
+  };
   for (int64_t i = 0; i < t.layers * t.kv_heads; ++i) {
     std::set<int32_t> rows;
     while (static_cast<int64_t>(rows.size()) < t.context / 10) {
       rows.insert(static_cast<int32_t>(below(t.context)));
     }
     for (int64_t step = 0; step < t.steps; ++step) {
-      for (int64_t changes = below(6); changes > 0; --changes) {
-        rows.erase(std::next(rows.begin(), below(static_cast<int64_t>(rows.size()))));
-      }
-      while (static_cast<int64_t>(rows.size()) < t.context / 10) {
-        rows.insert(static_cast<int32_t>(below(t.context)));
-      }
+      drift(rows);
       t.rows.emplace_back(rows.begin(), rows.end());
       std::vector<uint16_t> ids(static_cast<size_t>(t.clusters));
       for (size_t c = 0; c < ids.size(); ++c) ids[c] = static_cast<uint16_t>(c);
       std::shuffle(ids.begin(), ids.end(), random);
       t.cluster_ids.insert(t.cluster_ids.end(), ids.begin(), ids.begin() + t.ranked);
+    }
+  }
+  const size_t sets = t.rows.size();
+  for (int64_t distance = 1; distance <= t.distances; ++distance) {
+    for (size_t set = 0; set < sets; ++set) {
+      std::set<int32_t> rows;
+      if (t.Predicts(static_cast<size_t>(distance), set)) {
+        rows = {t.rows[set].begin(), t.rows[set].end()};
+        drift(rows);
+      }
+      t.rows.emplace_back(rows.begin(), rows.end());
     }
   }
   return t;

@@ -71,12 +71,14 @@ TEST(TraceReplay, CountsWhatTheCacheCounts) {
   const kv::Layout layout = config.kv_layout(decoder->kv_dtype());
 
   double hits = 0, misses = 0, corrected = 0, confirmed = 0;
-  for (const double eta : {0.05, 0.3, 0.6, 0.9}) {
+  for (const auto& [eta, slots] :
+       {std::pair{0.05, 1.0}, std::pair{0.3, 2.0}, std::pair{0.6, 1.0}, std::pair{0.9, 2.0}}) {
     KvOptions options;
     options.policy = "litecache";
     options.retriever = "exact";
     options.prefetch = "2";
     options.eta = eta;
+    options.slots = slots;
     options.prediction_eta = 0.5;
     options.sink_tokens = recorded.sink_tokens;
     options.recent_tokens = recorded.recent_tokens;
@@ -124,7 +126,8 @@ TEST(TraceReplay, CountsWhatTheCacheCounts) {
              .q_heads = q_heads,
              .prediction_tau = 0.5f,
              .importance = heads.importance.data() + layer * config.q_heads + q_heads.front(),
-             .tau = heads.at(layer, head).tau},
+             .tau = heads.at(layer, head).tau,
+             .slots_factor = slots},
             0);
         for (int64_t step = 1; step < steps; ++step) {
           const auto rows = static_cast<double>(trace.Rows(layer, head, step).size());

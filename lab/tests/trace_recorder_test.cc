@@ -120,15 +120,19 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
     }
   }
   // A predicted query that is nearly the actual one selects nearly the same rows.
+  const auto overlap = [&](int64_t layer, int64_t head, kv::TraceQuery x, kv::TraceQuery y) {
+    const auto& rows = trace.Rows(layer, head, x);
+    return static_cast<double>(kv::CommonRows(rows, trace.Rows(layer, head, y))) /
+           static_cast<double>(rows.size());
+  };
   double near = 0, nears = 0, far = 0, fars = 0;
   for (int64_t layer = 1; layer < trace.layers; ++layer) {
     for (int64_t head = 0; head < trace.kv_heads; ++head) {
       for (int64_t a = 0; a < trace.steps; ++a) {
-        EXPECT_EQ(trace.Overlap(layer, head, {a, 1}, {a, 1}), 1);
-        near += double{trace.Overlap(layer, head, {a, 0}, {a, 1})};
+        near += overlap(layer, head, {a, 0}, {a, 1});
         ++nears;
         if (a < 3) continue;
-        far += double{trace.Overlap(layer, head, {a, 0}, {a - 3, 1})};
+        far += overlap(layer, head, {a, 0}, {a - 3, 1});
         ++fars;
       }
     }
@@ -137,6 +141,21 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
   // 281 tokens are clustered, in clusters of 16; a tenth of the clusters is ranked.
   EXPECT_EQ(trace.clusters, 17);
   EXPECT_EQ(trace.ranked, 2);
+
+  // By need: a prefix, by weight, of the rows of the same budget.
+  TraceOptions by_need = options;
+  by_need.budget = 0.9;  // a random model's attention is nearly even
+  const kv::Trace most = RecordTrace(device, *stream, *decoder, tokens, by_need, nullptr);
+  by_need.by_need = true;
+  const kv::Trace needed = RecordTrace(device, *stream, *decoder, tokens, by_need, nullptr);
+  EXPECT_TRUE(needed.by_need);
+  size_t fewer = 0;
+  for (size_t i = 0; i < needed.rows.size(); ++i) {
+    EXPECT_TRUE(std::ranges::includes(most.rows[i], needed.rows[i]));
+    EXPECT_GE(10 * needed.rows[i].size(), most.rows[i].size());
+    fewer += needed.rows[i].size() < most.rows[i].size() ? 1 : 0;
+  }
+  EXPECT_GT(fewer, needed.rows.size() / 2);
 
   const kv::Trace again = RecordTrace(device, *stream, *decoder, tokens, options, nullptr);
   EXPECT_EQ(again.Bytes(), trace.Bytes());

@@ -54,7 +54,7 @@ TEST(Trace, WhatIsWrittenIsReadBack) {
     EXPECT_EQ(read.distances, t.distances);
     EXPECT_EQ(read.lags, t.lags);
     EXPECT_EQ(read.predicted_cosines, t.predicted_cosines);
-    EXPECT_EQ(read.predicted_overlaps, t.predicted_overlaps);
+    EXPECT_EQ(read.by_need, t.by_need);
     EXPECT_EQ(read.clusters, t.clusters);
     EXPECT_EQ(read.cluster_ids, t.cluster_ids);
   }
@@ -86,15 +86,14 @@ TEST(Trace, DamagedFilesAreRefusedByName) {
         }
       }
       for (const uint16_t id : read.cluster_ids) EXPECT_LT(id, read.clusters);
-      for (const int8_t share : read.predicted_overlaps) EXPECT_GE(share, 0);
     } catch (const FileError&) {
     }
   }
   EXPECT_ERROR(Parse("a file of another kind"), FileError, "litecache-lab record");
   EXPECT_ERROR(Parse(bytes + "xy"), FileError, "bytes follow");
   std::string version = bytes;
-  version.replace(version.find("\"version\":2"), 11, "\"version\":1");
-  EXPECT_ERROR(Parse(version), FileError, "version 2; record the trace again");
+  version.replace(version.find("\"version\":3"), 11, "\"version\":2");
+  EXPECT_ERROR(Parse(version), FileError, "version 3; record the trace again");
   Trace heads = t;
   heads.importance[0] = 2;
   EXPECT_ERROR(Parse(heads.Bytes()), FileError, "importance");

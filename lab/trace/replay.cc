@@ -1,6 +1,7 @@
 #include "lab/trace/replay.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "lab/forced/reuse_override.h"
@@ -16,8 +17,8 @@ bool ReplayTrace(CachePlan* plan, std::shared_ptr<const Trace> trace) {
   auto* overridable = dynamic_cast<OverridablePlan*>(plan);
   if (overridable == nullptr) return false;
   overridable->SetOverride(std::make_shared<const ReuseOverride>(
-      ReplayReuse(*trace, plan->layout(), *plan->heads(), overridable->aggregation(),
-                  overridable->prediction_tau())));
+      ReplayReuse(*trace, plan->layout(), *plan->heads(), overridable->windows(),
+                  overridable->aggregation(), overridable->prediction_tau())));
   return true;
 }
 
@@ -92,6 +93,37 @@ Profile ProfileOf(const Trace& trace, const Layout& layout) {
   return p;
 }
 
+HeadReplay::HeadReplay(const Trace& trace, Settings settings, int64_t first)
+    : trace_(trace), settings_(std::move(settings)), label_{first, 0} {
+  Refresh(label_);
+}
+
+int64_t HeadReplay::Refresh(TraceQuery q) {
+  const std::vector<int32_t>& rows = trace_.Rows(settings_.place.layer, settings_.kv_head, q);
+  const auto most = settings_.by_need ? trace_.budget * static_cast<double>(trace_.context)
+                                      : settings_.slots_factor * static_cast<double>(rows.size());
+  const size_t capacity = std::max(rows.size(), static_cast<size_t>(most));
+  std::vector<int32_t> missing;
+  std::vector<size_t> victims;
+  std::vector<int32_t> held = slots_;
+  std::ranges::sort(held);
+  std::ranges::set_difference(rows, held, std::back_inserter(missing));
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    const size_t slot = (next_victim_ + i) % slots_.size();
+    if (!std::ranges::binary_search(rows, slots_[slot])) victims.push_back(slot);
+  }
+  size_t next = 0;
+  for (const int32_t row : missing) {
+    if (slots_.size() < capacity) {
+      slots_.push_back(row);
+    } else {
+      slots_[victims[next]] = row;
+      next_victim_ = victims[next++] + 1;
+    }
+  }
+  return static_cast<int64_t>(rows.size() - missing.size());
+}
+
 ops::ForcedHead HeadReplay::LookUp(TraceQuery q, float tau) {
   const int64_t layer = settings_.place.layer;
   std::vector<float> cosines;
@@ -102,9 +134,19 @@ ops::ForcedHead HeadReplay::LookUp(TraceQuery q, float tau) {
       ops::AggregateSimilarity(settings_.aggregation, cosines, settings_.importance);
   ops::ForcedHead forced;
   forced.hit = similarity > tau ? 1 : 0;
-  forced.kept = static_cast<int32_t>(trace_.Overlap(layer, settings_.kv_head, q, label_) *
-                                     ops::ForcedHead::kWhole);
-  if (forced.hit == 0) label_ = q;
+  forced.kept = 0;
+  if (forced.hit == 1) return forced;
+  const auto in_units = [](double share) {
+    return static_cast<int32_t>(share * ops::ForcedHead::kWhole);
+  };
+  const auto rows = static_cast<double>(trace_.Rows(layer, settings_.kv_head, q).size());
+  const auto held = static_cast<double>(Refresh(q));
+  label_ = q;
+  forced.kept = rows > 0 ? in_units(held / rows) : ops::ForcedHead::kWhole;
+  if (settings_.by_need) {
+    forced.rows =
+        in_units(std::min(rows / (trace_.budget * static_cast<double>(trace_.context)), 1.0));
+  }
   return forced;
 }
 
@@ -122,15 +164,22 @@ HeadReplay::Result HeadReplay::Step(int64_t step) {
 }
 
 ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan& heads,
-                        ops::Aggregation aggregation, std::optional<float> prediction_tau) {
+                        const ops::SlotWindows<int64_t>& windows, ops::Aggregation aggregation,
+                        std::optional<float> prediction_tau) {
+  if (windows.by_need && !trace.by_need) {
+    throw InvalidArgument(
+        "the trace was recorded with a budget of {}%; record one with --kv-budget auto, or replay "
+        "a "
+        "fixed budget",
+        trace.budget * 100);
+  }
   const TraceMap map(trace, layout);
   const int64_t group = layout.q_heads / layout.kv_heads;
   const int64_t steps = map.period();
   const int64_t a_step = layout.layers * layout.kv_heads;
-  ForcedReuse reuse;
-  reuse.steps = steps;
-  reuse.heads.resize(static_cast<size_t>(steps * a_step));
-  reuse.checks.resize(reuse.heads.size());
+  ForcedReuse reuse = EmptyReuse(heads, steps);
+  for (ops::ForcedHead& head : reuse.heads) head.kept = 0;
+  reuse.checks = reuse.heads;
   for (int64_t layer = 0; layer < layout.layers; ++layer) {
     for (int64_t head = 0; head < layout.kv_heads; ++head) {
       const HeadSettings& settings = heads.at(layer, head);
@@ -146,14 +195,16 @@ ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan
            .prediction_tau = prediction_tau,
            .aggregation = aggregation,
            .importance = heads.importance.data() + layer * layout.q_heads + head * group,
-           .tau = settings.tau},
+           .tau = settings.tau,
+           .slots_factor = windows.slots_factor,
+           .by_need = windows.by_need},
           map.Step(layer, head, 0));
       // The first round brings the head into the state in which each later one starts.
       for (int64_t t = 0; t < 2 * steps; ++t) {
         const HeadReplay::Result result = replay.Step(map.Step(layer, head, t));
         const auto at = static_cast<size_t>((t % steps) * a_step + layer * layout.kv_heads + head);
         reuse.heads[at] = result.lookup;
-        reuse.checks[at] = result.check;
+        if (result.check.hit >= 0) reuse.checks[at] = result.check;
       }
     }
   }

@@ -21,6 +21,7 @@
 #include "lab/forced/forced_reuse.h"
 #include "lab/trace/trace.h"
 #include "ops/reuse/qsac_lookup.h"
+#include "ops/slots/slot_windows.h"
 
 namespace litecache::kv {
 
@@ -70,30 +71,38 @@ class HeadReplay {
     ops::Aggregation aggregation = ops::Aggregation::kImportance;
     const float* importance = nullptr;  // [group]
     float tau = 0;
+    // SlotWindows::slots_factor; by_need: refreshes have the trace's numbers of rows.
+    double slots_factor = 1;
+    bool by_need = false;
   };
   // Holds the rows of step `first`. `trace` must outlive this.
-  HeadReplay(const Trace& trace, Settings settings, int64_t first)
-      : trace_(trace), settings_(std::move(settings)), label_{first, 0} {}
+  HeadReplay(const Trace& trace, Settings settings, int64_t first);
 
   struct Result {
     ops::ForcedHead lookup;
     ops::ForcedHead check;  // undecided without one
   };
-  // The trace's step that comes next. `kept` is set also for hits: a head without rows is filled.
+  // The trace's step that comes next.
   Result Step(int64_t step);
 
  private:
   ops::ForcedHead LookUp(TraceQuery q, float tau);
+  // Puts the query's rows into slots as HeadSlots does; returns how many had one.
+  int64_t Refresh(TraceQuery q);
 
   const Trace& trace_;
   Settings settings_;
-  TraceQuery label_;  // the query whose rows are held
+  TraceQuery label_;            // the query whose rows are selected
+  std::vector<int32_t> slots_;  // positions
+  size_t next_victim_ = 0;
 };
 
-// Runs QSAC on the recorded steps with the plan's sources and thresholds: which lookup hits at
-// which step, with which share of a refresh's rows already held, and the same for the checks of
-// predicted queries. Throws InvalidArgument as TraceMap::Predicted().
+// Runs QSAC on the recorded steps with the plan's sources, thresholds and numbers of slots: which
+// lookup hits at which step, how many rows a refresh has and which share of them already has a
+// slot, and the same for the checks of predicted queries. Throws InvalidArgument as
+// TraceMap::Predicted(), and for windows by need if the trace has fixed numbers of rows.
 ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan& heads,
-                        ops::Aggregation aggregation, std::optional<float> prediction_tau);
+                        const ops::SlotWindows<int64_t>& windows, ops::Aggregation aggregation,
+                        std::optional<float> prediction_tau);
 
 }  // namespace litecache::kv

@@ -29,13 +29,6 @@ int Trace::ActualCosine(int64_t layer, int64_t q_head, int64_t a, int64_t b) con
   return cosines[head + static_cast<size_t>(a * (a - 1) / 2 + b)];
 }
 
-int Trace::ActualOverlap(int64_t layer, int64_t kv_head, int64_t a, int64_t b) const {
-  const auto &first = Rows(layer, kv_head, a), &second = Rows(layer, kv_head, b);
-  const auto size = static_cast<int64_t>(std::max(first.size(), second.size()));
-  if (size == 0) return kUnit;
-  return static_cast<int>((2 * kUnit * CommonRows(first, second) + size) / (2 * size));
-}
-
 bool Trace::TableEntry(int64_t i, int64_t distance, TraceQuery* a, TraceQuery* b) const {
   const int64_t with_actual = steps * (2 * lags + 1);
   if (i < with_actual) {
@@ -79,22 +72,6 @@ float Trace::Cosine(int64_t layer, int64_t q_head, TraceQuery a, TraceQuery b) c
   const int value = Entry(predicted_cosines.data() + head * table_size(), a, b,
                           [&](int64_t x, int64_t y) { return ActualCosine(layer, q_head, x, y); });
   return static_cast<float>(std::clamp(value, -kUnit, kUnit)) / kUnit;
-}
-
-float Trace::Overlap(int64_t layer, int64_t kv_head, TraceQuery a, TraceQuery b) const {
-  const int64_t distance = std::max(a.distance, b.distance);
-  if (distance == 0) {
-    const auto& wanted = Rows(layer, kv_head, a.step);
-    if (wanted.empty()) return 1;
-    return static_cast<float>(CommonRows(wanted, Rows(layer, kv_head, b.step))) /
-           static_cast<float>(wanted.size());
-  }
-  LC_CHECK(distance <= distances && distance <= layer);
-  const int64_t head = ((distance - 1) * layers + layer) * kv_heads + kv_head;
-  const int value =
-      Entry(predicted_overlaps.data() + head * table_size(), a, b,
-            [&](int64_t x, int64_t y) { return ActualOverlap(layer, kv_head, x, y); });
-  return static_cast<float>(std::clamp(value, 0, kUnit)) / kUnit;
 }
 
 std::string Trace::Describe() const {

@@ -24,7 +24,8 @@ struct Trace {
   int64_t layers = 0, q_heads = 0, kv_heads = 0;
   int64_t context = 0;
   int64_t steps = 0;
-  double budget = 0;        // rows of a step, as a share of the tokens so far
+  double budget = 0;        // the most rows of a step, as a share of the tokens so far
+  bool by_need = false;     // KvBudget::by_need: a step may have fewer
   std::string model;        // name of its directory
   std::string fingerprint;  // of its weights
   std::string text;         // description of the text
@@ -36,7 +37,8 @@ struct Trace {
   // Cosines of all pairs of steps' queries, in 1/kUnit: [L][Hq][S (S - 1) / 2], steps a > b at
   // a (a - 1) / 2 + b.
   std::vector<int8_t> cosines;
-  // [L][Hkv][S]: the rows a step needed, ascending positions in [0, context).
+  // [1 + distances][L][Hkv][S]: the rows that a query selects, ascending positions in [0, context);
+  // none where there is no such query.
   std::vector<std::vector<int32_t>> rows;
 
   // Predicted queries, from 1, ..., `distances` layers earlier, which is all that a cache can ask
@@ -48,8 +50,6 @@ struct Trace {
   // [S][lags]: with the predicted query of step a - 1 - i. Zeros where there is no such step.
   int64_t distances = 0, lags = 0;
   std::vector<int8_t> predicted_cosines;  // [distances][L][Hq][table], in 1/kUnit
-  // Of the rows that the queries select, in 1/kUnit of their number: [distances][L][Hkv][table].
-  std::vector<int8_t> predicted_overlaps;
 
   // [L][Hkv][S][ranked]: clusters of the keys by their estimated weight, the best first, ids in [0,
   // clusters). Those of RetroInfer with one segment; 0 clusters: not recorded.
@@ -65,11 +65,13 @@ struct Trace {
   // Of any two queries that are actual or predicted from the same layer. A query's distance is at
   // most `distances` and at most the layer.
   float Cosine(int64_t layer, int64_t q_head, TraceQuery a, TraceQuery b) const;
-  // The share of a's rows that are among b's.
-  float Overlap(int64_t layer, int64_t kv_head, TraceQuery a, TraceQuery b) const;
 
+  const std::vector<int32_t>& Rows(int64_t layer, int64_t kv_head, TraceQuery q) const {
+    return rows[static_cast<size_t>(((q.distance * layers + layer) * kv_heads + kv_head) * steps +
+                                    q.step)];
+  }
   const std::vector<int32_t>& Rows(int64_t layer, int64_t kv_head, int64_t step) const {
-    return rows[static_cast<size_t>((layer * kv_heads + kv_head) * steps + step)];
+    return Rows(layer, kv_head, TraceQuery{step, 0});
   }
   std::span<const uint16_t> Clusters(int64_t layer, int64_t kv_head, int64_t step) const {
     return std::span(cluster_ids)
@@ -81,17 +83,20 @@ struct Trace {
   // missing.
   int64_t table_size() const { return steps * (3 * lags + 1); }
   bool TableEntry(int64_t i, int64_t distance, TraceQuery* a, TraceQuery* b) const;
+  // Whether there are queries of this distance for the layer of row set [L][Hkv][S].
+  bool Predicts(size_t distance, size_t set) const {
+    return set / static_cast<size_t>(kv_heads * steps) >= distance;
+  }
   // An entry of a table without a prediction, in 1/kUnit: what the actual queries have.
   int ActualCosine(int64_t layer, int64_t q_head, int64_t a, int64_t b) const;
-  int ActualOverlap(int64_t layer, int64_t kv_head, int64_t a, int64_t b) const;
 
   // "litecache-demo-16m, 48 steps at 4096 tokens, text 0123456789abcdef".
   std::string Describe() const;
 
   // The file (trace_file.cc): "LCTRACE1", the length of a JSON text (8 bytes, little endian), the
   // text, importance (f32), then bits (bit_stream.h): of each head cosines, rows and clusters;
-  // rows as the changes from one step to the next, predictions as differences from the actual
-  // queries'.
+  // actual queries' rows as the changes from one step to the next, predicted ones' rows and cosines
+  // as differences from the actual ones'.
   std::string Bytes() const;
   void Save(const std::filesystem::path& path) const;
   // Throws a FileError that names file and field.

@@ -18,7 +18,7 @@ namespace litecache::kv {
 namespace {
 
 constexpr std::string_view kMagic = "LCTRACE1";
-constexpr int64_t kVersion = 2;
+constexpr int64_t kVersion = 3;
 
 // Far above any recording; products of them fit 64 bits.
 constexpr int64_t kMaxLayers = 1 << 10, kMaxHeads = 1 << 12, kMaxSteps = 1 << 12;
@@ -52,6 +52,7 @@ void ReadHeader(const nlohmann::json& document, const std::string& name, Trace* 
       fields.RequiredInt("distances", 0, std::min<int64_t>(Cache::kMostAhead, t->layers - 1));
   t->lags = fields.RequiredInt("lags", 0, t->steps - 1);
   t->budget = fields.RequiredNumber("budget", 0, 1);
+  t->by_need = fields.Bool("by_need").value_or(false);
   t->clusters = fields.RequiredInt("clusters", 0, kMaxClusters);
   t->ranked = fields.RequiredInt("ranked", 0, t->clusters);
   t->model = fields.String("model").value_or("");
@@ -62,8 +63,8 @@ void ReadHeader(const nlohmann::json& document, const std::string& name, Trace* 
   t->created = fields.String("created").value_or("");
 }
 
-// A step's rows: the indices of the previous step's rows that are dropped, and the positions that
-// are added, both as gaps.
+// Rows: the indices of the rows `before` that are dropped, and the positions that are added, both
+// as gaps.
 void PutRows(const std::vector<int32_t>& before, const std::vector<int32_t>& rows, BitWriter* out) {
   std::vector<uint32_t> dropped, added;
   size_t next = 0;
@@ -199,26 +200,6 @@ const auto kActualCosine = [](const Trace& t) {
   };
 };
 
-// Overlaps of actual rows, each counted once: [2 lags + 1] for every step of a head.
-class ActualOverlaps {
- public:
-  explicit ActualOverlaps(const Trace& t) : t_(t) {}
-  int operator()(int64_t layer, int64_t head, int64_t a, int64_t b) const {
-    const int64_t width = 2 * t_.lags + 1;
-    if (known_.empty()) {
-      known_.resize(static_cast<size_t>(t_.layers * t_.kv_heads * t_.steps * width), -1);
-    }
-    int8_t& known = known_[static_cast<size_t>(
-        ((layer * t_.kv_heads + head) * t_.steps + a) * width + t_.lags + b - a)];
-    if (known < 0) known = static_cast<int8_t>(t_.ActualOverlap(layer, head, a, b));
-    return known;
-  }
-
- private:
-  const Trace& t_;
-  mutable std::vector<int8_t> known_;
-};
-
 }  // namespace
 
 std::string Trace::Bytes() const {
@@ -226,17 +207,19 @@ std::string Trace::Bytes() const {
   const auto tables = static_cast<size_t>(distances * layers * table_size());
   LC_CHECK(importance.size() == static_cast<size_t>(layers * q_heads));
   LC_CHECK(cosines.size() == importance.size() * pairs());
-  LC_CHECK(rows.size() == sets);
+  LC_CHECK(rows.size() == static_cast<size_t>(1 + distances) * sets);
   LC_CHECK(predicted_cosines.size() == tables * static_cast<size_t>(q_heads));
-  LC_CHECK(predicted_overlaps.size() == tables * static_cast<size_t>(kv_heads));
   LC_CHECK(cluster_ids.size() == sets * static_cast<size_t>(ranked));
   const nlohmann::ordered_json header = {
-      {"version", kVersion},        {"layers", layers},   {"q_heads", q_heads},
-      {"kv_heads", kv_heads},       {"context", context}, {"steps", steps},
-      {"distances", distances},     {"lags", lags},       {"budget", budget},
-      {"clusters", clusters},       {"ranked", ranked},   {"model", model},
-      {"fingerprint", fingerprint}, {"text", text},       {"text_hash", text_hash},
-      {"retriever", retriever},     {"created", created},
+      {"version", kVersion},    {"layers", layers},
+      {"q_heads", q_heads},     {"kv_heads", kv_heads},
+      {"context", context},     {"steps", steps},
+      {"distances", distances}, {"lags", lags},
+      {"budget", budget},       {"by_need", by_need},
+      {"clusters", clusters},   {"ranked", ranked},
+      {"model", model},         {"fingerprint", fingerprint},
+      {"text", text},           {"text_hash", text_hash},
+      {"retriever", retriever}, {"created", created},
   };
   const std::string json = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   std::string bytes(kMagic);
@@ -248,12 +231,14 @@ std::string Trace::Bytes() const {
     PutCosines(std::span(cosines).subspan(head * pairs(), pairs()), &out);
   }
   const std::vector<int32_t> none;
-  for (size_t i = 0; i < rows.size(); ++i) {
+  for (size_t i = 0; i < sets; ++i) {
     const bool first = i % static_cast<size_t>(steps) == 0;
     PutRows(first ? none : rows[i - 1], rows[i], &out);
   }
+  for (size_t i = sets; i < rows.size(); ++i) {
+    if (Predicts(i / sets, i % sets)) PutRows(rows[i % sets], rows[i], &out);
+  }
   PutTables(*this, q_heads, predicted_cosines, kActualCosine(*this), &out);
-  PutTables(*this, kv_heads, predicted_overlaps, ActualOverlaps(*this), &out);
   for (const uint16_t id : cluster_ids) out.Put(id, ClusterBits(*this));
   return bytes + out.bytes();
 }
@@ -315,10 +300,16 @@ Trace Trace::Parse(std::span<const std::byte> file, const std::string& name) {
   for (int64_t i = 0; i < sets; ++i) {
     t.rows.push_back(TakeRows(i % t.steps == 0 ? none : t.rows.back(), t.context, &in, name));
   }
+  for (int64_t i = sets; i < (1 + t.distances) * sets; ++i) {
+    const auto set = static_cast<size_t>(i % sets);
+    if (t.Predicts(static_cast<size_t>(i / sets), set)) {
+      t.rows.push_back(TakeRows(t.rows[set], t.context, &in, name));
+    } else {
+      t.rows.emplace_back();
+    }
+  }
   t.predicted_cosines =
       TakeTables(t, t.q_heads, -kUnit, kActualCosine(t), "predicted cosines", name, &in);
-  t.predicted_overlaps =
-      TakeTables(t, t.kv_heads, 0, ActualOverlaps(t), "predicted overlaps", name, &in);
   for (int64_t i = 0; i < sets * t.ranked; ++i) {
     t.cluster_ids.push_back(static_cast<uint16_t>(in.Take(ClusterBits(t), "clusters")));
     if (t.cluster_ids.back() >= t.clusters) {

@@ -55,20 +55,6 @@ void FillCosines(const std::vector<float>& actual, const std::vector<float>& pre
   }
 }
 
-void FillOverlaps(const StepSets& actual, const StepSets& predicted, const TablePlace& at,
-                  kv::Trace* trace) {
-  int8_t* table = trace->predicted_overlaps.data() + at.first * trace->table_size();
-  kv::TraceQuery a, b;
-  for (int64_t i = 0; i < trace->table_size(); ++i) {
-    if (!trace->TableEntry(i, at.distance, &a, &b)) continue;
-    const auto& wanted = predicted[static_cast<size_t>(a.step)];
-    const auto& held = (b.distance > 0 ? predicted : actual)[static_cast<size_t>(b.step)];
-    table[i] = wanted.empty() ? int8_t{kv::Trace::kUnit}
-                              : InUnits(static_cast<float>(kv::CommonRows(wanted, held)) /
-                                        static_cast<float>(wanted.size()));
-  }
-}
-
 // The clusters sorted by the sum of the group's softmaxes over the centroids, the best first.
 std::vector<uint16_t> Rank(const kv::KMeansResult& clusters, int64_t count, const float* queries,
                            int64_t group, int64_t d, float scale, int64_t ranked) {
@@ -152,8 +138,10 @@ kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
   trace.lags = std::min(options.lags, options.steps - 1);
   const auto tables = static_cast<size_t>(trace.distances * layout.layers * trace.table_size());
   trace.predicted_cosines.resize(tables * static_cast<size_t>(layout.q_heads));
-  trace.predicted_overlaps.resize(tables * static_cast<size_t>(layout.kv_heads));
+  trace.rows.resize(
+      static_cast<size_t>((1 + trace.distances) * layout.layers * layout.kv_heads * trace.steps));
   trace.budget = options.budget;
+  trace.by_need = options.by_need;
   trace.retriever = "exact";
   trace.text_hash = fmt::format(
       "{:016x}", Fnv1a({reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()}));
@@ -169,6 +157,7 @@ kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
 
   CurveOptions curves;
   curves.budget.share = options.budget;
+  curves.budget.by_need = options.by_need;
   curves.sink_tokens = options.sink_tokens;
   curves.recent_tokens = options.recent_tokens;
   curves.thresholds = {1.0f};  // only the sets are needed
@@ -191,14 +180,18 @@ kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
         AddThresholdCurve(stream, work, curves, &curve, &sets);
         return sets;
       };
-      const StepSets rows = rows_of(queries);
-      trace.rows.insert(trace.rows.end(), rows.begin(), rows.end());
+      const auto put_rows = [&](int64_t distance, StepSets sets) {
+        const int64_t first =
+            ((distance * layout.layers + layer) * layout.kv_heads + head) * trace.steps;
+        std::ranges::move(sets, trace.rows.begin() + first);
+      };
+      put_rows(0, rows_of(queries));
       for (int64_t distance = 1; distance <= std::min(trace.distances, layer); ++distance) {
         const std::vector<float> predicted = r.StepQueries(layer, head, distance);
         const int64_t table = (distance - 1) * layout.layers + layer;
         FillCosines(queries, predicted, d, {distance, table * layout.q_heads + head * group},
                     &trace);
-        FillOverlaps(rows, rows_of(predicted), {distance, table * layout.kv_heads + head}, &trace);
+        put_rows(distance, rows_of(predicted));
       }
       AppendClusters(stream, r, layer, head, queries, options, &trace);
     }

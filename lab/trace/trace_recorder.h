@@ -14,8 +14,9 @@
 namespace litecache::profile {
 
 struct TraceOptions {
-  int64_t steps = 48;   // last tokens of the text, treated as decode steps
-  double budget = 0.1;  // rows of a step, as a share of the tokens so far
+  int64_t steps = 48;    // last tokens of the text, treated as decode steps
+  double budget = 0.1;   // rows of a step, as a share of the tokens so far
+  bool by_need = false;  // at most so many: KvBudget::by_need
   int64_t sink_tokens = 4;
   int64_t recent_tokens = 64;
   std::vector<float> importance;  // [layers][q_heads]; empty: 1 for all

@@ -7,6 +7,8 @@
 #include "base/matrix_view.h"
 #include "device/cpu/cpu_device.h"
 #include "ops/linear/linear.h"
+#include "ops/select/need.h"
+#include "ops/slots/slot_windows.h"
 #include "profile/similarity.h"
 #include "profile/top_rows.h"
 
@@ -70,7 +72,14 @@ class Block {
       for (int64_t i = 0; i < candidates; ++i)
         totals[static_cast<size_t>(i)] += row[range.begin + i] * inverse;
     }
-    SelectLargest(totals.data(), candidates, range.k, range.begin, scratch, positions);
+    int64_t k = range.k;
+    if (options_.budget.by_need && candidates > 0) {
+      const float needed = ops::NeededScore(head_.group, candidates);
+      const int64_t fewest = ops::SlotWindows<int64_t>{.by_need = true}.FewestRows(k);
+      k = std::clamp<int64_t>(
+          std::ranges::count_if(totals, [&](float score) { return score >= needed; }), fewest, k);
+    }
+    SelectLargest(totals.data(), candidates, k, range.begin, scratch, positions);
   }
 
  private:

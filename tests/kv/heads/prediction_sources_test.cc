@@ -37,7 +37,7 @@ TEST(PredictionSources, ANumberIsADistanceFromLayerZeroOn) {
 }
 
 TEST(PredictionSources, AutoBeginsWhereInputsPredictAnything) {
-  EXPECT_EQ(Sources("auto", DeviceType::kCuda), (std::vector<int64_t>{-1, -1, -1, 2, 3, 3, 4}));
+  EXPECT_EQ(Sources("auto", DeviceType::kCuda), (std::vector<int64_t>{-1, -1, -1, 2, 2, 3, 4}));
   EXPECT_EQ(Sources("auto", DeviceType::kCpu), std::vector<int64_t>(7, -1));
   KvOptions options;
   for (const int64_t layers : {1, 2, 3}) {
