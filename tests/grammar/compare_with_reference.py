@@ -105,7 +105,8 @@ class Maker:
         if self.r.random() < 0.6:
             schema[self.r.choice(["maximum", "exclusiveMaximum"])] = high
         # With four digits: numbers with bounds have no exponent, and smaller ones are written with one.
-        return schema, lambda r: round((low + high) / 2 + r.uniform(-0.2, 0.2), 4)
+        # Adding zero makes -0.0 to 0.0, because a bounded zero is written without a sign.
+        return schema, lambda r: round((low + high) / 2 + r.uniform(-0.2, 0.2), 4) + 0.0
 
     def make_boolean(self, _):
         return {"type": "boolean"}, lambda r: r.random() < 0.5
