@@ -1,5 +1,5 @@
 # The two main commands: `make demo` and `make test`. Each installs what a fresh Debian 12 machine lacks, then builds.
-.PHONY: help setup build demo test bench bundle format lint lint-changed fuzz asan tsan clean
+.PHONY: help setup build demo test bench bundle wheel format lint lint-changed fuzz asan tsan clean
 PRESET ?= release
 JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
@@ -33,6 +33,9 @@ bench: build  ## prefill and decode speed of the program on this machine
 bundle:  ## the program with all it needs in one folder, for machines without a compiler; for all GPUs where nvcc is found
 	@$(MAKE) build PRESET=$(BUNDLE_PRESET) CONFIGURE='-DCMAKE_CUDA_ARCHITECTURES=80-real;90'
 	@scripts/bundle build/$(BUNDLE_PRESET)/litecache
+
+wheel: setup  ## the Python package with all it needs, at build/dist; installed and tried in a fresh environment
+	@scripts/wheel
 
 asan:  ## the suite under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) test PRESET=asan

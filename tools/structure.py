@@ -15,7 +15,7 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-ORDER = "base device ops io tokenizer grammar kv model engine profile eval bench server cli".split()
+ORDER = "base device ops io tokenizer grammar kv model engine profile eval bench server cli capi".split()
 # Order inside a folder of src/; "." is the folder's own files.
 INSIDE = {
     "ops": "common step rows dense linear slots transfer attention select reuse sample".split(),

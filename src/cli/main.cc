@@ -1,30 +1,7 @@
-#include <pthread.h>
-#include <sys/resource.h>
-
-#include <algorithm>
-
+#include "base/stack.h"
 #include "cli/app.h"
 
-namespace {
-
-// The limits of recursive functions assume the usual stack; `ulimit -s` may set a smaller one.
-void EnsureStack() {
-  constexpr rlim_t kStack = rlim_t{8} << 20;
-  rlimit limit{};
-  if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kStack) return;
-  limit.rlim_cur = std::min(kStack, limit.rlim_max);
-  setrlimit(RLIMIT_STACK, &limit);  // for this thread, whose stack grows up to the current limit
-  pthread_attr_t attributes;
-  if (pthread_attr_init(&attributes) != 0) return;
-  if (pthread_attr_setstacksize(&attributes, kStack) == 0) {
-    pthread_setattr_default_np(&attributes);
-  }
-  pthread_attr_destroy(&attributes);
-}
-
-}  // namespace
-
 int main(int argc, char** argv) {
-  EnsureStack();
+  litecache::EnsureStack();
   return litecache::cli::RunProgram({argv + 1, argv + argc});
 }

@@ -13,8 +13,10 @@ Json TrafficJson(const kv::Traffic& traffic) {
   return {{"rows", traffic.rows}, {"bytes", traffic.bytes}};
 }
 
+}  // namespace
+
 // One array of [layers * kv_heads] per counter: a fifth of the bytes of one object per head.
-Json HeadsJson(const std::vector<kv::HeadCounters>& heads, int64_t layers) {
+Json HeadsJson(std::span<const kv::HeadCounters> heads, int64_t layers) {
   const auto column = [&](uint64_t kv::HeadCounters::*counter) {
     Json values = Json::array();
     for (const kv::HeadCounters& head : heads) values.push_back(head.*counter);
@@ -30,12 +32,31 @@ Json HeadsJson(const std::vector<kv::HeadCounters>& heads, int64_t layers) {
           {"rows_moved", column(&kv::HeadCounters::rows_moved)}};
 }
 
-}  // namespace
+Json KvStatsJson(const kv::Stats& kv) {
+  return {{"used", KvTiersJson(kv.used)},
+          {"peak", KvTiersJson(kv.peak)},
+          {"provided", KvTiersJson(kv.provided)},
+          {"capacity", KvTiersJson(kv.capacity)},
+          {"lookups", kv.lookups},
+          {"hits", kv.hits},
+          {"verified", kv.verified},
+          {"corrected", kv.corrected},
+          {"bytes_read", kv.bytes_read},
+          {"moved",
+           {{"miss", TrafficJson(kv.miss)},
+            {"prefetch", TrafficJson(kv.prefetch)},
+            {"fill", TrafficJson(kv.fill)},
+            {"spill", TrafficJson(kv.spill)},
+            {"prefill", TrafficJson(kv.prefill)},
+            {"admit", TrafficJson(kv.admit)},
+            {"stream", TrafficJson(kv.stream)},
+            {"activations", TrafficJson(kv.activations)}}},
+          {"rows_recomputed", kv.rows_recomputed}};
+}
 
 Json StatsJson(const ServedModel& model, double seconds, int64_t requests) {
   const EngineStats stats = model.engine->Stats();
   const int64_t waiting = std::min(stats.waiting, requests);
-  const kv::Stats& kv = stats.kv;
   return {{"time", seconds},
           {"requests",
            {{"running", requests - waiting}, {"waiting", waiting}, {"sequences", stats.running}}},
@@ -43,26 +64,7 @@ Json StatsJson(const ServedModel& model, double seconds, int64_t requests) {
            {{"prompt", stats.prompt_tokens},
             {"generated", stats.generated_tokens},
             {"steps", stats.steps}}},
-          {"kv",
-           {{"used", KvTiersJson(kv.used)},
-            {"peak", KvTiersJson(kv.peak)},
-            {"provided", KvTiersJson(kv.provided)},
-            {"capacity", KvTiersJson(kv.capacity)},
-            {"lookups", kv.lookups},
-            {"hits", kv.hits},
-            {"verified", kv.verified},
-            {"corrected", kv.corrected},
-            {"bytes_read", kv.bytes_read},
-            {"moved",
-             {{"miss", TrafficJson(kv.miss)},
-              {"prefetch", TrafficJson(kv.prefetch)},
-              {"fill", TrafficJson(kv.fill)},
-              {"spill", TrafficJson(kv.spill)},
-              {"prefill", TrafficJson(kv.prefill)},
-              {"admit", TrafficJson(kv.admit)},
-              {"stream", TrafficJson(kv.stream)},
-              {"activations", TrafficJson(kv.activations)}}},
-            {"rows_recomputed", kv.rows_recomputed}}},
+          {"kv", KvStatsJson(stats.kv)},
           {"heads", stats.kv_heads.empty()
                         ? Json()
                         : HeadsJson(stats.kv_heads, model.engine->memory_plan().layers)}};

@@ -2,11 +2,17 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "litecache/kv_stats.h"
 #include "server/api/json.h"
 #include "server/api/model.h"
 
 namespace litecache::server {
+
+Json KvStatsJson(const kv::Stats& kv);
+// Counters of [layers][kv_heads] heads.
+Json HeadsJson(std::span<const kv::HeadCounters> heads, int64_t layers);
 
 // seconds: since the server started. requests: generating requests without an answer so far,
 // including waiting ones.
