@@ -73,6 +73,7 @@ class Stream:
 
     def __exit__(self, *_: object) -> None:
         self._answer.release()
+        self._ready = []
 
 
 class LLM:
