@@ -1,5 +1,5 @@
 # The two main commands: `make demo` and `make test`. Each installs what a fresh Debian 12 machine lacks, then builds.
-.PHONY: help setup build demo test bench bundle wheel format lint lint-changed fuzz asan tsan clean
+.PHONY: help setup build demo test bench bundle wheel docs format lint lint-changed fuzz asan tsan clean
 PRESET ?= release
 JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
@@ -36,6 +36,9 @@ bundle:  ## the program with all it needs in one folder, for machines without a 
 
 wheel: setup  ## the Python package with all it needs, at build/dist; installed and tried in a fresh environment
 	@scripts/wheel
+
+docs: setup  ## the documentation as a site, at build/site
+	@scripts/docs
 
 asan:  ## the suite under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) test PRESET=asan

@@ -142,7 +142,7 @@ class KvCache:
         return dict(_library.call_for_json("kv_stats", self._cache))
 
     def hit_ratios(self) -> list[list[float]]:
-        """Hits per lookup of every KV head, [layers][kv_heads]; heads without lookups have 0. Empty for policy full."""
+        """Hits per lookup of every KV head, `[layers][kv_heads]`; heads without lookups have 0. Empty for policy full."""
         heads = self.stats()["heads"]
         if heads is None:
             return []

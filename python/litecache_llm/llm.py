@@ -180,7 +180,7 @@ class LLM:
 
     def logits(self, tokens: Union[str, Sequence[int]], positions: Optional[Sequence[int]] = None, *,
                decode_from: int = -1) -> memoryview:
-        """Logits [positions][vocabulary], f32, at the given positions (None: all); numpy.asarray() does not copy them."""
+        """Logits `[positions, vocabulary]`, f32, at the given positions (None: all); numpy.asarray() does not copy them."""
         ids = self._ids(tokens)
         at = list(range(len(ids))) if positions is None else list(positions)
         if not at:
