@@ -46,7 +46,7 @@ class Deep(victim.Attack):
 
     def test_bodies(self):
         for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages",
-                     "/v1/messages/count_tokens", "/tokenize", "/detokenize"):
+                     "/v1/messages/count_tokens", "/tokenize", "/detokenize", "/apply-template", "/infill"):
             for text in (ARRAYS, OBJECTS, '{"messages":' + ARRAYS + "}"):
                 self.refuse(path, text.encode(), "deep")
 
@@ -141,6 +141,8 @@ class Mutants(Bodies, victim.Attack):
              ("/v1/messages", TURNS), ("/v1/messages/count_tokens", TURNS),
              ("/tokenize", {"prompt": "a b", "return_token_strs": True}),
              ("/tokenize", {"messages": CALLS["messages"], "add_generation_prompt": True}),
+             ("/apply-template", {**CALLS, "chat_template_kwargs": {"x": [1, {"y": "z"}]},
+                                  "add_generation_prompt": False}),
              ("/detokenize", {"tokens": [5, 6]})]
 
 

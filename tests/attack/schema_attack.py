@@ -112,6 +112,12 @@ class Schemas(victim.Attack):
                         "[a-z]{10000}", "\\w{1,9999}" * 9):
             self.bounded_schema({"pattern": pattern})
         self.bounded_schema({"pattern": "(a|b)*", "minLength": 10_000, "maxLength": 20_000})
+        # Every second character, in descending order: as many ranges as characters.
+        large = "".join(map(chr, range(0xd000, 0x100, -2)))
+        for pattern in (f"[{large}]", f"[^{large}]", f"[{large}]" * 8, f"([{large}])" + "{100}",
+                        "|".join(f"[{large[:2000]}{i}]" for i in range(40))):
+            self.bounded_schema({"pattern": pattern})
+            self.bounded("/v1/completions", {"prompt": "x", "max_tokens": 2, "guided_regex": pattern})
 
     def test_tools(self):
         body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1,

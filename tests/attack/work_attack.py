@@ -120,7 +120,8 @@ class Templates(victim.Attack):
         text = "ab" * (5 * MIB)
         for body in ("'zzz' in s", "s.find('zzz') > 0", "s.rfind('zzz') > 0", "s == s ~ ''",
                      "s|length > 5", "s.count('zz') > 1", "s.isalpha()", "s[-1] == 'b'", "s < s ~ 'a'",
-                     "s.startswith(s)", "s.split('zz')", "s|upper", "s|replace('zz', '')"):
+                     "s.startswith(s)", "s.split('zz')", "s|upper", "s|replace('zz', '')",
+                     "s[:2000000].split('a')", "s[:2000000]|list", "s[:2000000]|map('upper')|list"):
             self.render("{% set s = messages[0].content %}{% for i in range(100000) %}"
                         "{% if " + body + " %}{% endif %}{% endfor %}", text, "template")
 
@@ -147,9 +148,9 @@ class Templates(victim.Attack):
     def test_values_that_share(self):
         grow = "{% set n = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}" \
                "{% set n.y = [n.y, n.y] %}{% endfor %}"
-        self.bounded("/tokenize", {"messages": [{"role": "user", "content": "x"}],
-                                   "chat_template": grow + "{{ n.x == n.y }}"},
-                     seconds=victim.CPU_SECONDS + 12)  # the limit of a request, not the template's
+        for body in ("n.x == n.y", "n.x < n.y", "n.x in [n.y]", "[n.x, n.y]|sort"):
+            self.render(grow + "{{ " + body + " }}", part="template")
+        self.render(grow.replace("[n.x, n.x]", "(n.x, n.x)").replace("[1]", "(1,)") + "{% set d = {n.x: 1} %}", part="key")
         grown = self.render("{% set n = namespace(l=[]) %}{% for i in range(10000) %}"
                             "{% set n.l = n.l + [messages[0].content ~ i] %}{% endfor %}", "x" * (4 * MIB))
         self.assertLess(grown, 1400 * MIB)

@@ -182,8 +182,27 @@ TEST(Template, LimitsEndHostileTemplates) {
   limits.string_bytes = 1 << 20;
   limits.total_bytes = 64 << 20;
   const std::string loop = "{% for i in range(100000) %}";
+  // Two equal values of 2^60 items, most of them shared.
+  const std::string twins =
+      "{% set n = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}"
+      "{% set n.y = [n.y, n.y] %}{% endfor %}";
+  const std::string pairs =
+      "{% set n = namespace(x=(1,)) %}{% for i in range(60) %}{% set n.x = (n.x, n.x) %}"
+      "{% endfor %}";
   const std::pair<std::string, const char*> cases[] = {
       {loop + loop + "{% endfor %}{% endfor %}", "gave up after"},
+      {twins + "{{ n.x == n.y }}", "gave up after"},
+      {twins + "{{ n.x < n.y }}", "gave up after"},
+      {twins + "{{ n.x in [n.y] }}", "gave up after"},
+      {twins + "{{ {'a': n.x} == {'a': n.y} }}", "gave up after"},
+      {pairs + "{% set d = {n.x: 1} %}", "a tuple that is a key takes over"},
+      {pairs + "{{ {'a': 1}.get(n.x) }}", "a tuple that is a key takes over"},
+      {pairs + "{{ {'a': 1}[n.x] }}", "a tuple that is a key takes over"},
+      {pairs + "{{ n.x in {'a': 1} }}", "a tuple that is a key takes over"},
+      {pairs + "{{ [n.x] | unique | list }}", "a tuple that is a key takes over"},
+      // Strings take longer to allocate than to read.
+      {"{% set s = 'a ' * 100000 %}{% for i in range(12) %}{{ s.split() | length }}{% endfor %}",
+       "gave up after"},
       {"{{ range(1000000) }}", "over the limit of 100000"},
       {"{{ 'ab' * 1000000000000 }}", "a string grows over"},
       {"{{ [0] * 1000000000 }}", "a list grows over"},

@@ -181,7 +181,7 @@ Value LoopContext::Changed(Runtime& rt, CallArgs& args) {
   const auto same = [&] {
     if (!last_changed_ || last_changed_->size() != args.positional.size()) return false;
     for (size_t i = 0; i < last_changed_->size(); ++i) {
-      if (!Equal((*last_changed_)[i], args.positional[i])) return false;
+      if (!Equal(rt, (*last_changed_)[i], args.positional[i])) return false;
     }
     return true;
   };

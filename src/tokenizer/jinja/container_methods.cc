@@ -29,7 +29,7 @@ Value Missing(const Value& object, const std::string& name) {
 Value Count(Runtime& rt, const Value& object, CallArgs& args) {
   const BoundArgs bound(rt, "count", args, {"/value"}, 1);
   int64_t count = 0;
-  for (const Value& item : ToVector(rt, object)) count += Equal(item, bound[0]);
+  for (const Value& item : ToVector(rt, object)) count += Equal(rt, item, bound[0]);
   return Value::Int(count);
 }
 
@@ -40,7 +40,7 @@ Value Index(Runtime& rt, const Value& object, CallArgs& args) {
   const auto clamp = [&](int64_t i) { return std::clamp<int64_t>(i < 0 ? i + size : i, 0, size); };
   const int64_t stop = clamp(bound.Int(2, size));
   for (int64_t i = clamp(bound.Int(1, 0)); i < stop; ++i) {
-    if (Equal(items[static_cast<size_t>(i)], bound[0])) return Value::Int(i);
+    if (Equal(rt, items[static_cast<size_t>(i)], bound[0])) return Value::Int(i);
   }
   rt.Fail("value is not in {}", TypeName(object));
 }

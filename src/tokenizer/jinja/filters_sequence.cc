@@ -208,7 +208,7 @@ Value Batch(Runtime& rt, const Value& input, CallArgs& args) {
         if (*ended) return false;
         Value next;
         while ((*source)->Next(rt, &next)) {
-          const bool full = Equal(Value::Int(static_cast<int64_t>(pending->size())), count);
+          const bool full = Equal(rt, Value::Int(static_cast<int64_t>(pending->size())), count);
           if (full) *item = rt.MakeList(std::exchange(*pending, {}));
           pending->push_back(next);
           if (full) return true;

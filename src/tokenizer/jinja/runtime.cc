@@ -32,6 +32,7 @@ void Runtime::ChargeBytes(size_t bytes) {
     Fail("a string grows over the limit of {} bytes", limits_.string_bytes);
   }
   Touch(bytes);
+  Step(kStepsOfAString);
   bytes_ += static_cast<int64_t>(bytes);
   if (bytes_ > limits_.total_bytes) {
     Fail("all strings together grow over the limit of {} bytes", limits_.total_bytes);

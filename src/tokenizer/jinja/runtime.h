@@ -19,8 +19,9 @@ namespace litecache::tokenizer::jinja {
 // Limits on a template's resources, so that a hostile or broken one ends with an error. The
 // defaults are far above the needs of real chat templates: the largest seen take under 10^5 steps.
 struct Limits {
-  // Nodes evaluated, items visited, and strings read (8 bytes per step).
-  int64_t steps = 50'000'000;
+  // Nodes evaluated, items visited, strings read (8 bytes per step) and built (kStepsOfAString
+  // more).
+  int64_t steps = 30'000'000;
   int64_t string_bytes = 64 << 20;         // one string, including the rendered prompt
   int64_t total_bytes = int64_t{1} << 30;  // all strings built
   int64_t list_items = 4 << 20;            // one list
@@ -108,6 +109,8 @@ class Runtime {
 
  private:
   static constexpr size_t kBytesOfAStep = 8;
+  // Allocating, filling and freeing a string takes as long as about so many other steps.
+  static constexpr int64_t kStepsOfAString = 4;
   friend class DepthGuard;
   Value MakeSequence(Type type, std::vector<Value> items);
   void CheckDepth(int depth) const;

@@ -25,7 +25,7 @@ bool Comparison(Runtime& rt, const Value& value, CallArgs& args) {
 
 bool IsRemainder(Runtime& rt, const Value& value, int64_t divisor, int64_t remainder) {
   const Value mod = Arithmetic(rt, Op::kMod, value, Value::Int(divisor));
-  return Equal(mod, Value::Int(remainder));
+  return Equal(rt, mod, Value::Int(remainder));
 }
 
 bool Odd(Runtime& rt, const Value& value, CallArgs& args) {
@@ -40,7 +40,7 @@ bool Even(Runtime& rt, const Value& value, CallArgs& args) {
 
 bool DivisibleBy(Runtime& rt, const Value& value, CallArgs& args) {
   const BoundArgs bound(rt, "divisibleby", args, {"num"}, 1);
-  return Equal(Arithmetic(rt, Op::kMod, value, bound[0]), Value::Int(0));
+  return Equal(rt, Arithmetic(rt, Op::kMod, value, bound[0]), Value::Int(0));
 }
 
 bool SameAs(Runtime& rt, const Value& value, CallArgs& args) {
@@ -48,7 +48,7 @@ bool SameAs(Runtime& rt, const Value& value, CallArgs& args) {
   const Value& other = bound[0];
   if (value.type() != other.type()) return false;
   if (value.IsNone()) return true;
-  if (value.Is(Type::kBool)) return Equal(value, other);
+  if (value.Is(Type::kBool)) return Equal(rt, value, other);
   if (value.IsNumber() || value.IsString()) {
     // Whether equal numbers or strings are the same object depends on the Python interpreter.
     rt.FailUnsupported("the test 'sameas' of " + TypeName(value) + " values is not supported");

@@ -5,13 +5,75 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/work_limit.h"
+#include "tokenizer/jinja/runtime.h"
 
 namespace litecache::tokenizer::jinja {
 
 namespace {
 // For fewer entries, a linear search is faster than building and hashing keys.
 constexpr size_t kIndexFrom = 16;
+// A tuple whose items share their values may have any number of them.
+constexpr size_t kTupleKeyBytes = 64 << 10;
+
+// rt: null for keys of dicts, whose size HashKey() has bounded.
+bool EqualValues(Runtime* rt, const Value& a, const Value& b) {
+  if (rt != nullptr) rt->Step();
+  if (a.IsNumber() && b.IsNumber()) {
+    if (a.IsInteger() && b.IsInteger()) return a.int_value() == b.int_value();
+    return a.number() == b.number();
+  }
+  if (a.type() != b.type()) return false;
+  switch (a.type()) {
+    case Type::kUndefined:
+    case Type::kNone:
+      return true;
+    case Type::kString:
+      return a.text() == b.text();
+    case Type::kList:
+    case Type::kTuple: {
+      const auto& x = a.items();
+      const auto& y = b.items();
+      if (x.size() != y.size()) return false;
+      for (size_t i = 0; i < x.size(); ++i) {
+        if (!EqualValues(rt, x[i], y[i])) return false;
+      }
+      return true;
+    }
+    case Type::kDict: {
+      const auto& x = a.As<Dict>();
+      const auto& y = b.As<Dict>();
+      if (x.size() != y.size()) return false;
+      for (const auto& [key, value] : x.entries()) {
+        const Value* other = y.Find(key);
+        if (other == nullptr || !EqualValues(rt, value, *other)) return false;
+      }
+      return true;
+    }
+    case Type::kRange: {
+      const auto& x = a.As<RangeObject>();
+      const auto& y = b.As<RangeObject>();
+      const int64_t size = x.size();
+      return size == y.size() && (size == 0 || x.start == y.start) &&
+             (size <= 1 || x.step == y.step);
+    }
+    case Type::kDictView: {
+      const auto& x = a.As<DictViewObject>();
+      const auto& y = b.As<DictViewObject>();
+      if (!x.IsSet() || !y.IsSet()) return a.object() == b.object();
+      if (x.dict->size() != y.dict->size()) return false;
+      if (x.kind != y.kind) return x.dict->size() == 0;
+      for (const auto& [key, value] : x.dict->entries()) {
+        const Value* other = y.dict->Find(key);
+        if (other == nullptr || (x.kind == ViewKind::kItems && !EqualValues(rt, value, *other)))
+          return false;
+      }
+      return true;
+    }
+    default:
+      return a.object() == b.object();
+  }
+}
+
 }  // namespace
 
 Value Value::String(MarkedString text) {
@@ -42,7 +104,7 @@ const size_t* Dict::FindIndex(const std::string& hash_key) const {
 const Value* Dict::Find(const Value& key) const {
   if (entries_.size() < kIndexFrom) {
     for (const auto& [k, v] : entries_) {
-      if (Equal(k, key)) return &v;
+      if (EqualValues(nullptr, k, key)) return &v;
     }
     return nullptr;
   }
@@ -176,6 +238,10 @@ std::optional<std::string> HashKey(const Value& value) {
         auto part = HashKey(item);
         if (!part) return std::nullopt;
         key += fmt::format("{}:{}", part->size(), *part);
+        if (key.size() > kTupleKeyBytes) {
+          throw InvalidArgument("chat template: a tuple that is a key takes over {} bytes",
+                                kTupleKeyBytes);
+        }
       }
       return key;
     }
@@ -198,61 +264,6 @@ std::optional<std::string> HashKey(const Value& value) {
   return std::nullopt;
 }
 
-bool Equal(const Value& a, const Value& b) {
-  CheckWork();
-  if (a.IsNumber() && b.IsNumber()) {
-    if (a.IsInteger() && b.IsInteger()) return a.int_value() == b.int_value();
-    return a.number() == b.number();
-  }
-  if (a.type() != b.type()) return false;
-  switch (a.type()) {
-    case Type::kUndefined:
-    case Type::kNone:
-      return true;
-    case Type::kString:
-      return a.text() == b.text();
-    case Type::kList:
-    case Type::kTuple: {
-      const auto& x = a.items();
-      const auto& y = b.items();
-      if (x.size() != y.size()) return false;
-      for (size_t i = 0; i < x.size(); ++i) {
-        if (!Equal(x[i], y[i])) return false;
-      }
-      return true;
-    }
-    case Type::kDict: {
-      const auto& x = a.As<Dict>();
-      const auto& y = b.As<Dict>();
-      if (x.size() != y.size()) return false;
-      for (const auto& [key, value] : x.entries()) {
-        const Value* other = y.Find(key);
-        if (other == nullptr || !Equal(value, *other)) return false;
-      }
-      return true;
-    }
-    case Type::kRange: {
-      const auto& x = a.As<RangeObject>();
-      const auto& y = b.As<RangeObject>();
-      const int64_t size = x.size();
-      return size == y.size() && (size == 0 || x.start == y.start) &&
-             (size <= 1 || x.step == y.step);
-    }
-    case Type::kDictView: {
-      const auto& x = a.As<DictViewObject>();
-      const auto& y = b.As<DictViewObject>();
-      if (!x.IsSet() || !y.IsSet()) return a.object() == b.object();
-      if (x.dict->size() != y.dict->size()) return false;
-      if (x.kind != y.kind) return x.dict->size() == 0;
-      for (const auto& [key, value] : x.dict->entries()) {
-        const Value* other = y.dict->Find(key);
-        if (other == nullptr || (x.kind == ViewKind::kItems && !Equal(value, *other))) return false;
-      }
-      return true;
-    }
-    default:
-      return a.object() == b.object();
-  }
-}
+bool Equal(Runtime& rt, const Value& a, const Value& b) { return EqualValues(&rt, a, b); }
 
 }  // namespace litecache::tokenizer::jinja

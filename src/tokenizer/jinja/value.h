@@ -192,6 +192,8 @@ bool Truthy(const Value& value);
 // unhashable values (list, dict).
 std::optional<std::string> HashKey(const Value& value);
 
-bool Equal(const Value& a, const Value& b);
+// Costs a step for each value compared: shared values make the comparison of a small template
+// exponential.
+bool Equal(Runtime& rt, const Value& a, const Value& b);
 
 }  // namespace litecache::tokenizer::jinja

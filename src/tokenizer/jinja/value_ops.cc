@@ -47,7 +47,7 @@ int Order(Runtime& rt, Op op, const Value& a, const Value& b) {
     const auto& x = a.items();
     const auto& y = b.items();
     for (size_t i = 0; i < x.size() && i < y.size(); ++i) {
-      if (!Equal(x[i], y[i])) return Order(rt, op, x[i], y[i]);
+      if (!Equal(rt, x[i], y[i])) return Order(rt, op, x[i], y[i]);
     }
     return x.size() < y.size() ? -1 : x.size() > y.size();
   }
@@ -160,9 +160,9 @@ bool Compare(Runtime& rt, Op op, const Value& a, const Value& b) {
   if (a.IsString() && b.IsString()) rt.Touch(std::min(a.text().size(), b.text().size()));
   switch (op) {
     case Op::kEq:
-      return Equal(a, b);
+      return Equal(rt, a, b);
     case Op::kNe:
-      return !Equal(a, b);
+      return !Equal(rt, a, b);
     case Op::kIn:
       return Contains(rt, b, a);
     case Op::kNotIn:
@@ -205,7 +205,7 @@ bool Contains(Runtime& rt, const Value& container, const Value& item) {
       const Value& key = items ? item.items()[0] : item;
       if (!HashKey(key)) rt.Fail("unhashable type: '{}'", TypeName(key));
       const Value* value = view.dict->Find(key);
-      return value != nullptr && (!items || Equal(*value, item.items()[1]));
+      return value != nullptr && (!items || Equal(rt, *value, item.items()[1]));
     }
     default:
       break;
@@ -215,7 +215,7 @@ bool Contains(Runtime& rt, const Value& container, const Value& item) {
   Value candidate;
   while (iterator->Next(rt, &candidate)) {
     rt.Step();
-    if (Equal(candidate, item)) return true;
+    if (Equal(rt, candidate, item)) return true;
   }
   return false;
 }
