@@ -19,15 +19,19 @@ namespace litecache {
 struct KvBudget {
   double share = 0.10;  // used when tokens == 0; in (0, 1]
   int64_t tokens = 0;   // rows, independent of the context
+  // Above 0: the share holds up to this context, beyond it rows grow with the context's square
+  // root. The rows that a head needs for the same divergence grow more slowly than that.
+  int64_t share_context = 0;
   // A selection takes the rows that hold at least an average candidate's share of the head's
   // attention: at most those above, at least a tenth of them.
   bool by_need = false;
 
-  // Parses "10%", "0.1" (a share), "2048" or "4k" (tokens), or "auto": by need, at most 20%. Throws
+  // Parses "10%", "0.1" (a share), "10%@8k" (a share up to 8,192 tokens, beyond them growing with
+  // the square root), "2048" or "4k" (tokens), or "auto": by need, at most 20%. Throws
   // InvalidArgument, which names `who`.
   static KvBudget Parse(const std::string& text, std::string_view who = "KV budget");
-  // The most rows for a sequence of `context` tokens, at least 1: ceil(share * context), or
-  // `tokens`.
+  // The most rows for a sequence of `context` tokens, at least 1: ceil(share * context),
+  // ceil(share * sqrt(share_context * context)), or `tokens`.
   int64_t RowsFor(int64_t context) const;
   std::string ToString() const;  // in the form that Parse reads
 };

@@ -29,13 +29,16 @@ TEST(KvBudget, ReadsSharesAndNumbers) {
   EXPECT_FALSE(KvBudget::Parse("20%").by_need);
   EXPECT_TRUE(KvBudget::Parse("auto").by_need);
   EXPECT_EQ(KvBudget::Parse("auto").RowsFor(1000), 200);  // the most
-  for (const char* text : {"10%", "2.5%", "2048", "100%", "auto"}) {
+  for (const char* text : {"10%", "2.5%", "2048", "100%", "auto", "10%@8k", "2.5%@1000"}) {
     const KvBudget budget = KvBudget::Parse(text);
     EXPECT_EQ(budget.ToString(), text);
     EXPECT_EQ(KvBudget::Parse(budget.ToString()).share, budget.share);
+    EXPECT_EQ(KvBudget::Parse(budget.ToString()).share_context, budget.share_context);
   }
-  for (const char* text : {"", "%", "0", "0%", "101%", "1.5", "-3", "-0.1", "0.0", "ten", "10%%",
-                           "10 %x", "nan%", "0.1x", "1e30"}) {
+  for (const char* text :
+       {"",    "%",     "0",     "0%",      "101%",    "1.5",       "-3",       "-0.1",
+        "0.0", "ten",   "10%%",  "10 %x",   "nan%",    "0.1x",      "1e30",     "10%@",
+        "@8k", "10%@0", "10%@x", "2048@8k", "auto@8k", "10%@4k@8k", "10%@2000m"}) {
     EXPECT_THROW(KvBudget::Parse(text), InvalidArgument) << text;
   }
 }
@@ -50,6 +53,11 @@ TEST(KvBudget, RoundsRowsUpButNotPastWholeOnes) {
     EXPECT_EQ(KvBudget::Parse("100%").RowsFor(rows), rows);
   }
   EXPECT_EQ(KvBudget::Parse("100").RowsFor(5), 100);
+  const KvBudget grows = KvBudget::Parse("10%@8k");
+  EXPECT_EQ(grows.RowsFor(5000), 500);
+  EXPECT_EQ(grows.RowsFor(8192), 820);
+  EXPECT_EQ(grows.RowsFor(4 * 8192), 1639);
+  EXPECT_EQ(grows.RowsFor(16 * 8192), 3277);
 }
 
 struct SomeSettings {

@@ -141,7 +141,7 @@ void Hybrid(Bench& bench, int64_t head_dim, int32_t context, int32_t used, int64
     tables.slots = table.tables[static_cast<size_t>(layer)];
     tables.codes = codes;
     tables.cache_begin = kCacheBegin;
-    tables.windows = {.recent = kRecent, .carry = kCarry, .budget_share = 0.1};
+    tables.windows = {.recent = kRecent, .carry = kCarry, .budget = {.share = 0.1}};
     HybridAttention(stream, step.view, kKvHeads, tables, x.q, kQHeads, 0.1f, x.out,
                     x.scratch.data());
   });

@@ -168,8 +168,7 @@ class CudaHybridAttention : public CudaAttention {
     tables.cache_begin = cache_begin;
     tables.windows = {.recent = c.recent,
                       .carry = c.carry,
-                      .budget_share = c.share,
-                      .budget_tokens = c.budget_tokens};
+                      .budget = {.share = c.share, .tokens = c.budget_tokens}};
     tables.dense = Upload(std::vector<int32_t>{0, 0, 0, 1});
     tables.selected = Upload(selected);
     tables.selected_count = Upload(selected_count);

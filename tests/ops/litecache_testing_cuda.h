@@ -95,8 +95,7 @@ class LiteCacheTest : public GpuTest {
               .windows = {.sink = c.sink,
                           .recent = c.recent,
                           .carry = c.carry,
-                          .budget_share = c.share,
-                          .budget_tokens = c.tokens,
+                          .budget = {.share = c.share, .tokens = c.tokens},
                           .by_need = c.by_need,
                           .slots_factor = c.slots_factor},
               .cache_begin = c.sink + c.recent + c.carry + 1};

@@ -90,7 +90,7 @@ void Measure(Bench& bench, const Selecting& selecting, int32_t context, int32_t 
   LiteCacheShape shape{.kv_heads = kKvHeads,
                        .group = selecting.group,
                        .head_dim = kHeadDim,
-                       .windows = {.sink = kSink, .recent = kRecent, .budget_share = 0.1},
+                       .windows = {.sink = kSink, .recent = kRecent, .budget = {.share = 0.1}},
                        .max_rows = context / 10 + 1};
   const auto pairs = static_cast<size_t>(batch) * kKvHeads;
   std::vector<Buffer> refresh;

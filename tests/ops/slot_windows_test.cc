@@ -20,13 +20,20 @@ constexpr int64_t kQuarters = 4;  // of slots_factor
 // Windows whose share and factor are fractions of whole numbers, so that rows and slots can be
 // counted without rounding.
 struct Case {
-  int64_t percent = 0;   // of a share; 0: budget_tokens
+  int64_t percent = 0;   // of a share; 0: budget.tokens
   int64_t quarters = 0;  // slots_factor
   SlotWindows<int64_t> windows;
 
   int64_t Rows(int64_t n) const {
-    if (percent == 0) return windows.budget_tokens;
-    return std::max<int64_t>((percent * n + 99) / 100, 1);
+    const auto& [share, tokens, share_context] = windows.budget;
+    if (percent == 0) return tokens;
+    if (share_context == 0 || n <= share_context)
+      return std::max<int64_t>((percent * n + 99) / 100, 1);
+    // The smallest number whose square is not below the wanted one's.
+    const int64_t square = percent * percent * share_context * n;
+    auto rows = static_cast<int64_t>(std::sqrt(static_cast<double>(square)) / 100) - 1;
+    while (10000 * rows * rows < square) ++rows;
+    return std::max<int64_t>(rows, 1);
   }
   int64_t CacheSlots(int64_t n, int64_t candidates) const {
     return std::min((Rows(n) * quarters + kQuarters - 1) / kQuarters, candidates);
@@ -34,7 +41,8 @@ struct Case {
   std::string Text() const {
     return "sink " + std::to_string(windows.sink) + ", recent " + std::to_string(windows.recent) +
            ", carry " + std::to_string(windows.carry) + ", percent " + std::to_string(percent) +
-           ", rows " + std::to_string(windows.budget_tokens) + ", slots " +
+           ", of " + std::to_string(windows.budget.share_context) + ", rows " +
+           std::to_string(windows.budget.tokens) + ", slots " +
            std::to_string(windows.slots_factor);
   }
 };
@@ -47,8 +55,9 @@ Case Draw(std::mt19937_64& random) {
   c.windows = {.sink = uniform(0, 8),
                .recent = uniform(1, 60),
                .carry = uniform(0, 90),
-               .budget_share = static_cast<double>(c.percent) / 100,
-               .budget_tokens = c.percent == 0 ? uniform(1, 300) : 0,
+               .budget = {.share = static_cast<double>(c.percent) / 100,
+                          .tokens = c.percent == 0 ? uniform(1, 300) : 0,
+                          .share_context = uniform(0, 1) == 0 ? 0 : uniform(1, 300)},
                .slots_factor = static_cast<double>(c.quarters) / kQuarters};
   return c;
 }
@@ -146,8 +155,8 @@ TEST(SlotWindows, SharesAreRoundedUp) {
   for (int i = 0; i < 10000; ++i) {
     const double share = std::uniform_real_distribution<double>(1e-4, 1)(random);
     const auto n = std::uniform_int_distribution<int32_t>(1, 1 << 21)(random);
-    const int64_t rows = BudgetRows<int64_t>(share, 0, n);
-    ASSERT_EQ(rows, BudgetRows<int32_t>(share, 0, n)) << share << " of " << n;
+    const int64_t rows = RowBudget<int64_t>{.share = share}.Rows(n);
+    ASSERT_EQ(rows, RowBudget<int32_t>{.share = share}.Rows(n)) << share << " of " << n;
     const auto wanted = static_cast<long double>(share) * static_cast<long double>(n);
     ASSERT_GE(static_cast<long double>(rows), wanted - 1e-8L) << share << " of " << n;
     if (rows > 1) {

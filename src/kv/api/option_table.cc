@@ -32,8 +32,8 @@ Kind<std::string> Policy() {
 }
 
 Kind<KvBudget> Budget() {
-  return {"SHARE|ROWS", "a share such as 10%, rows such as 2048 or 4k, or auto", KvBudget::Parse,
-          [](const KvBudget& budget) { return budget.ToString(); }};
+  return {"SHARE|ROWS", "a share such as 10%, 10%@8k, rows such as 2048 or 4k, or auto",
+          KvBudget::Parse, [](const KvBudget& budget) { return budget.ToString(); }};
 }
 
 Kind<std::string> ResidentHeads() {
@@ -82,8 +82,9 @@ Rows CacheRows() {
       Row("policy", &O::policy, Policy(), "How the KV cache is kept. " + PolicySummaries(),
           {.flag = "--kv-policy", .common = true}),
       Row("budget", &O::budget, Budget(),
-          "Rows that a head keeps on the device: a share of the context (10%), a number (2048), or "
-          "auto: as many as it needs",
+          "Rows that a head keeps on the device: a share of the context (10%), the share up to a "
+          "context beyond which rows grow with its square root (10%@8k), a number (2048), or auto: "
+          "as many as it needs",
           {.flag = "--kv-budget", .policies = {"litecache"}, .common = true}),
       Row("device_memory", &O::device_memory, Bytes(),
           "Hard limit of the memory used on the device, by weights, buffers and KV rows together; "

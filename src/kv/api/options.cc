@@ -7,8 +7,22 @@
 
 namespace litecache {
 KvBudget KvBudget::Parse(const std::string& text, std::string_view who) {
+  constexpr int64_t kMost = 1 << 30;
   KvBudget budget;
   if (text == "auto") return {.share = 0.2, .by_need = true};
+  if (const size_t at = text.find('@'); at != std::string::npos) {
+    budget = Parse(text.substr(0, at), who);
+    if (budget.tokens > 0 || budget.by_need) {
+      throw InvalidArgument("{}: '{}' names a context for a budget that is no share; write e.g. {}",
+                            who, text, "10%@8k");
+    }
+    budget.share_context = ParseTokens(text.substr(at + 1), who);
+    if (budget.share_context < 1 || budget.share_context > kMost) {
+      throw InvalidArgument("{}: '{}' does not name a context of 1 to {} tokens after the @", who,
+                            text, kMost);
+    }
+    return budget;
+  }
   const bool percent = !text.empty() && text.back() == '%';
   if (percent || text.find('.') != std::string::npos) {
     size_t used = 0;
@@ -21,13 +35,13 @@ KvBudget KvBudget::Parse(const std::string& text, std::string_view who) {
     const double share = percent ? number / 100 : number;
     if (used == 0 || used + (percent ? 1 : 0) != text.size() || !(share > 0 && share <= 1)) {
       throw InvalidArgument(
-          "{}: '{}' is not a share above 0% and up to 100%; write e.g. 10%, 0.1, 2048 or auto", who,
-          text);
+          "{}: '{}' is not a share above 0% and up to 100%; write e.g. 10%, 10%@8k, 0.1, 2048 or "
+          "auto",
+          who, text);
     }
     budget.share = share;
     return budget;
   }
-  constexpr int64_t kMost = 1 << 30;
   try {
     budget.tokens = ParseTokens(text, who);
   } catch (const InvalidArgument&) {
@@ -42,11 +56,21 @@ KvBudget KvBudget::Parse(const std::string& text, std::string_view who) {
   return budget;
 }
 
-int64_t KvBudget::RowsFor(int64_t context) const { return ops::BudgetRows(share, tokens, context); }
+int64_t KvBudget::RowsFor(int64_t context) const {
+  return ops::RowBudget<int64_t>{share, tokens, share_context}.Rows(context);
+}
 
 std::string KvBudget::ToString() const {
   if (by_need) return "auto";
-  return tokens != 0 ? fmt::format("{}", tokens) : fmt::format("{}%", share * 100);
+  if (tokens != 0) return fmt::format("{}", tokens);
+  std::string text = fmt::format("{}%", share * 100);
+  constexpr int64_t kThousand = 1024;
+  if (share_context % kThousand != 0) {
+    text += fmt::format("@{}", share_context);
+  } else if (share_context > 0) {
+    text += fmt::format("@{}k", share_context / kThousand);
+  }
+  return text;
 }
 
 void KvOptions::Validate(OptionNames names) const {

@@ -14,27 +14,37 @@
 
 namespace litecache::ops {
 
-// Rows that a head keeps of n tokens: `tokens` if that is above 0, otherwise a share of n, rounded
-// up, at least one. 0.1 * 30 is a little more than 3 in floating point; such intended whole numbers
-// are not rounded up.
+// How many rows a head keeps.
 template <class Int>
-LC_HOST_DEVICE Int BudgetRows(double share, Int tokens, Int n) {
-  if (tokens > 0) return tokens;
-  constexpr double kShareRounding = 1e-9;
+struct RowBudget {
+  double share = 0;  // of the context; used when tokens == 0
+  Int tokens = 0;
+  // Above 0: beyond this context rows grow with its square root instead of in proportion.
+  Int share_context = 0;
+
+  // Rows of n tokens, rounded up, at least one. 0.1 * 30 is a little more than 3 in floating point;
+  // such intended whole numbers are not rounded up.
+  LC_HOST_DEVICE Int Rows(Int n) const {
+    if (tokens > 0) return tokens;
+    constexpr double kShareRounding = 1e-9;
+    auto length = static_cast<double>(n);
+    if (share_context > 0 && n > share_context) {
+      length = sqrt(length * static_cast<double>(share_context));  // correctly rounded everywhere
+    }
 #ifdef __CUDA_ARCH__
-  // Rounded twice as on the host; nvcc would fuse the two operations.
-  const double rows = ceil(__dsub_rn(__dmul_rn(share, n), kShareRounding));
+    // Rounded twice as on the host; nvcc would fuse the two operations.
+    const double rows = ceil(__dsub_rn(__dmul_rn(share, length), kShareRounding));
 #else
-  const double rows = std::ceil(share * static_cast<double>(n) - kShareRounding);
+    const double rows = std::ceil(share * length - kShareRounding);
 #endif
-  return rows > 1 ? static_cast<Int>(rows) : 1;
-}
+    return rows > 1 ? static_cast<Int>(rows) : 1;
+  }
+};
 
 template <class Int>
 struct SlotWindows {
   Int sink = 0, recent = 0, carry = 0;
-  double budget_share = 0;
-  Int budget_tokens = 0;    // 0: use the share
+  RowBudget<Int> budget;
   bool by_need = false;     // a selection may take fewer than Rows(): select/need.h
   double slots_factor = 1;  // slots for cached rows relative to the number of rows, >= 1
 
@@ -44,8 +54,9 @@ struct SlotWindows {
     return {.sink = static_cast<To>(sink),
             .recent = static_cast<To>(recent),
             .carry = static_cast<To>(carry),
-            .budget_share = budget_share,
-            .budget_tokens = static_cast<To>(budget_tokens),
+            .budget = {.share = budget.share,
+                       .tokens = static_cast<To>(budget.tokens),
+                       .share_context = static_cast<To>(budget.share_context)},
             .by_need = by_need,
             .slots_factor = slots_factor};
   }
@@ -56,7 +67,7 @@ struct SlotWindows {
   }
   LC_HOST_DEVICE Int Candidates(Int n) const { return RecentBegin(n) - SinkRows(n); }
   // The most rows that a head selects.
-  LC_HOST_DEVICE Int Rows(Int n) const { return BudgetRows(budget_share, budget_tokens, n); }
+  LC_HOST_DEVICE Int Rows(Int n) const { return budget.Rows(n); }
   // The fewest rows of a selection of up to `rows` by need; 0: it takes all of them.
   LC_HOST_DEVICE Int FewestRows(Int rows) const { return by_need ? (rows + 9) / 10 : 0; }
   // Whether all candidates are cached, so that no lookup is needed.
