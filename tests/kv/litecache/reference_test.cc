@@ -88,8 +88,8 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     options.policy = "litecache";
     options.retriever =
         Pick<std::string>(random, {"exact", "exact", "hata", "keys", "keys2", "quest", "loki"});
-    options.budget =
-        KvBudget::Parse(Pick<std::string>(random, {"10%", "30%", "30%@40", "7", "40", "1", "auto"}));
+    options.budget = KvBudget::Parse(
+        Pick<std::string>(random, {"10%", "30%", "30%@40", "7", "40", "1", "auto"}));
     options.sink_tokens = static_cast<int64_t>(random() % 5);
     options.recent_tokens = Pick<int64_t>(random, {1, 2, 7, 32});
     options.carry_tokens = Pick<int64_t>(random, {0, 0, 5, 300});
