@@ -101,19 +101,43 @@ ModelConfig ParseConfig(const nlohmann::json& document, const std::string& name)
 int64_t ModelConfig::parameters() const {
   const bool opt = family == Family::kOpt;
   const int64_t attention_weights = hidden * (2 * q_width() + 2 * kv_width());
-  const int64_t attention_biases = (attention_bias ? q_width() + 2 * kv_width() : 0) +
-                                   (attention_output_bias ? hidden : 0) +
-                                   (qk_norm ? 2 * head_dim : 0);
+  const int64_t attention_biases =
+      (attention_bias ? q_width() + 2 * kv_width() : 0) + (attention_output_bias ? hidden : 0) +
+      (qk_norm ? 2 * head_dim : 0) + (wide_qk_norm ? q_width() + kv_width() : 0);
   const int64_t mlp_matrices = opt ? 2 : 3;
   const int64_t mlp_biases = mlp_bias ? (mlp_matrices - 1) * intermediate + hidden : 0;
   const int64_t norm = opt ? 2 * hidden : hidden;  // LayerNorm has a bias as well as a weight
+  int64_t layer_norms = 0;
+  for (const std::string* name : {&norms.attention_input, &norms.attention_output,
+                                  &norms.feed_forward_input, &norms.feed_forward_output}) {
+    layer_norms += name->empty() ? 0 : 1;
+  }
   int64_t total = layers * (attention_weights + attention_biases +
-                            mlp_matrices * hidden * intermediate + mlp_biases + 2 * norm);
+                            mlp_matrices * hidden * intermediate + mlp_biases + layer_norms * norm);
   total += vocab * embedding_dim * (tie_embeddings ? 1 : 2);
   if (final_norm) total += norm;
   if (opt) total += (max_context + 2) * hidden;
   if (embedding_dim != hidden) total += 2 * embedding_dim * hidden;
   return total;
+}
+
+void ModelConfig::CheckRunsOnCuda() const {
+  std::vector<std::string_view> lacking;
+  if (wide_qk_norm) lacking.emplace_back("a norm over all heads' queries or keys");
+  if (!norms.attention_output.empty() || !norms.feed_forward_output.empty()) {
+    lacking.emplace_back("norms after a block");
+  }
+  if (fused_qkv || fused_gate_up) lacking.emplace_back("fused projection matrices");
+  if (rotated() != head_dim) lacking.emplace_back("partial RoPE");
+  if (rotary_neighbours) lacking.emplace_back("RoPE of neighbouring dimensions");
+  if (!unrotated.empty()) lacking.emplace_back("layers without RoPE");
+  if (attention_scale || embedding_scale != 1 || residual_scale != 1 || logit_scale != 1) {
+    lacking.emplace_back("scaled embeddings, attention, residuals or logits");
+  }
+  if (lacking.empty()) return;
+  throw Unsupported(
+      "{} models are supported on the CPU only (--device cpu): on CUDA there is no {}",
+      Name(family), Join(lacking));
 }
 
 ModelConfig ModelConfig::FromModel(const std::filesystem::path& model) {
@@ -131,7 +155,8 @@ ModelConfig ModelConfig::FromJson(const std::string& text, const std::string& na
   return ParseConfig(io::ParseJson(text, name), name);
 }
 
-void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim) {
+void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim,
+                    std::optional<double> default_rotary_share) {
   config.intermediate = fields.RequiredInt("intermediate_size", 1, kMaxWidth);
   config.kv_heads = fields.Int("num_key_value_heads", 1, kMaxHeads).value_or(config.q_heads);
   if (config.q_heads % config.kv_heads != 0) {
@@ -161,7 +186,18 @@ void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t d
     fields.Refuse("hidden_act", "this family is supported only with silu");
   }
   config.rope = ParseRope(fields, config.max_context);
+  ParseRotaryShare(fields, default_rotary_share, config);
   config.max_context = StretchedContext(config.rope, config.max_context);
+}
+
+void RefuseWindow(const io::JsonFields& fields, const ModelConfig& config,
+                  std::string_view advice) {
+  const auto window = fields.Int("sliding_window", 1, kMaxContext);
+  if (window && *window < config.max_context) {
+    fields.Refuse("sliding_window",
+                  fmt::format("every token attends the whole context of {} tokens{}",
+                              config.max_context, advice));
+  }
 }
 
 void RefuseSlidingLayers(const io::JsonFields& fields) {

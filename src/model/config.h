@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,7 +13,18 @@
 
 namespace litecache::model {
 
-enum class Family { kLlama, kMistral, kQwen2, kQwen3, kOpt };
+enum class Family {
+  kLlama,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kOlmo2,
+  kPhi3,
+  kSmolLm3,
+  kGlm4,
+  kGranite,
+  kOpt
+};
 
 enum class RopeScaling { kNone, kLinear, kLlama3, kYarn, kFactors };
 
@@ -37,6 +49,15 @@ struct RopeConfig {
   std::vector<float> factors;
 };
 
+// The norms of a layer, by their names in the checkpoint; empty: there is none. Those of outputs
+// are applied before the residual stream is added.
+struct NormNames {
+  std::string attention_input = "input_layernorm";
+  std::string attention_output;
+  std::string feed_forward_input = "post_attention_layernorm";
+  std::string feed_forward_output;
+};
+
 struct ModelConfig {
   Family family = Family::kLlama;
   std::string architecture;  // such as "LlamaForCausalLM"
@@ -59,7 +80,20 @@ struct ModelConfig {
   bool attention_bias = false;         // q, k, v
   bool attention_output_bias = false;  // o
   bool mlp_bias = false;
-  bool qk_norm = false;  // Qwen3
+  // What a layer of the common transformer is made of (model/transformer.cc).
+  NormNames norms;
+  bool qk_norm = false;  // a norm of each head's query and key (Qwen3)
+  bool wide_qk_norm =
+      false;               // a norm over the queries of all heads, and one over the keys (OLMo 2)
+  bool fused_qkv = false;  // one matrix self_attn.qkv_proj
+  bool fused_gate_up = false;             // one matrix mlp.gate_up_proj
+  int64_t rotary_dim = 0;                 // leading dimensions of a head that RoPE rotates; 0: all
+  bool rotary_neighbours = false;         // pairs (2 i, 2 i + 1) instead of (i, i + half)
+  std::vector<bool> unrotated;            // [layers]: layers without RoPE; empty: none
+  std::optional<double> attention_scale;  // of q.k; none: head_dim ^ -0.5
+  double embedding_scale = 1;
+  double residual_scale = 1;  // of what a block adds to the residual stream
+  double logit_scale = 1;
   // OPT
   int64_t embedding_dim = 0;  // word_embed_proj_dim; equals hidden unless a projection follows
   bool norm_before = true;    // do_layer_norm_before
@@ -68,6 +102,12 @@ struct ModelConfig {
   int32_t bos_id = -1;
 
   bool rotary() const { return family != Family::kOpt; }
+  int64_t rotated() const { return rotary_dim == 0 ? head_dim : rotary_dim; }
+  bool rotates(int64_t layer) const {
+    return unrotated.empty() || !unrotated[static_cast<size_t>(layer)];
+  }
+  // Throws Unsupported that names what this model needs and CUDA lacks.
+  void CheckRunsOnCuda() const;
   int64_t q_width() const { return q_heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }
   int64_t group() const { return q_heads / kv_heads; }

@@ -23,13 +23,6 @@ std::optional<io::JsonFields> FindParameters(const io::JsonFields& fields) {
   return std::nullopt;
 }
 
-void RefusePartialRotary(const io::JsonFields& fields) {
-  const auto share = fields.Number("partial_rotary_factor", 0, 1e3);
-  if (share && *share != 1.0) {
-    fields.Refuse("partial_rotary_factor", "only 1.0 is supported, which rotates whole heads");
-  }
-}
-
 void ParseYarn(const io::JsonFields& parameters, int64_t max_positions, RopeConfig& rope) {
   // A null factor means the ratio of the two contexts (DeepSeek's configs).
   rope.factor = Positive(parameters, "factor", kMaxFactor,
@@ -64,7 +57,6 @@ void ParseLlama3(const io::JsonFields& parameters, RopeConfig& rope) {
 RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions) {
   RopeConfig rope;
   rope.theta = Positive(fields, "rope_theta", kMaxTheta, 10000.0);
-  RefusePartialRotary(fields);
   const auto parameters = FindParameters(fields);
   if (!parameters) return rope;
 
@@ -74,7 +66,6 @@ RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions) {
     }
   }
   rope.theta = Positive(*parameters, "rope_theta", kMaxTheta, rope.theta);
-  RefusePartialRotary(*parameters);
   const char* type_key = parameters->Has("rope_type") ? "rope_type" : "type";
   const std::string type = parameters->String(type_key).value_or("default");
   rope.original_context = static_cast<double>(max_positions);
@@ -101,6 +92,26 @@ RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions) {
     parameters->Refuse(type_key, "default, linear, llama3 and yarn are supported");
   }
   return rope;
+}
+
+void ParseRotaryShare(const io::JsonFields& fields, std::optional<double> default_share,
+                      ModelConfig& config) {
+  constexpr const char* kKey = "partial_rotary_factor";
+  const auto parameters = FindParameters(fields);
+  const io::JsonFields& place = parameters && parameters->Has(kKey) ? *parameters : fields;
+  const auto share = place.Number(kKey, 0, 1e3);
+  if (!default_share) {
+    if (share && *share != 1.0) {
+      place.Refuse(kKey, "only 1.0 is supported, which rotates whole heads");
+    }
+    return;
+  }
+  config.rotary_dim =
+      static_cast<int64_t>(static_cast<double>(config.head_dim) * share.value_or(*default_share));
+  if (config.rotary_dim < 2 || config.rotary_dim > config.head_dim || config.rotary_dim % 2 != 0) {
+    place.Fail(kKey, fmt::format("must leave an even number of a head's {} dimensions to rotate",
+                                 config.head_dim));
+  }
 }
 
 int64_t StretchedContext(const RopeConfig& rope, int64_t max_positions) {

@@ -7,8 +7,9 @@
 namespace litecache::model {
 
 std::span<const FamilySpec> Families() {
-  static const std::vector<FamilySpec> kFamilies = {kLlamaSpec, kMistralSpec, kQwen2Spec,
-                                                    kQwen3Spec, kOptSpec};
+  static const std::vector<FamilySpec> kFamilies = {
+      kLlamaSpec, kMistralSpec, kQwen2Spec, kQwen3Spec,   kOlmo2Spec,
+      kPhi3Spec,  kSmolLm3Spec, kGlm4Spec,  kGraniteSpec, kOptSpec};
   return kFamilies;
 }
 
@@ -29,6 +30,16 @@ std::string_view Name(Family family) {
       return "qwen2";
     case Family::kQwen3:
       return "qwen3";
+    case Family::kOlmo2:
+      return "olmo2";
+    case Family::kPhi3:
+      return "phi3";
+    case Family::kSmolLm3:
+      return "smollm3";
+    case Family::kGlm4:
+      return "glm4";
+    case Family::kGranite:
+      return "granite";
     case Family::kOpt:
       return "opt";
   }

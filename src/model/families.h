@@ -30,6 +30,11 @@ extern const FamilySpec kLlamaSpec;    // llama.cc
 extern const FamilySpec kMistralSpec;  // llama.cc
 extern const FamilySpec kQwen2Spec;    // qwen2.cc
 extern const FamilySpec kQwen3Spec;    // qwen3.cc
+extern const FamilySpec kOlmo2Spec;    // olmo2.cc
+extern const FamilySpec kPhi3Spec;     // phi3.cc
+extern const FamilySpec kSmolLm3Spec;  // smollm3.cc
+extern const FamilySpec kGlm4Spec;     // glm4.cc
+extern const FamilySpec kGraniteSpec;  // granite.cc
 extern const FamilySpec kOptSpec;      // opt.cc
 
 }  // namespace litecache::model

@@ -25,9 +25,21 @@ std::string Describe(const ModelConfig& c) {
                       c.tie_embeddings, c.attention_bias, c.attention_output_bias, c.mlp_bias,
                       c.qk_norm, c.embedding_dim, c.norm_before, c.final_norm);
   if (c.rotary()) {
-    const RopeTable rope = MakeRopeTable(c.rope, c.head_dim);
+    const RopeTable rope = MakeRopeTable(c.rope, c.rotated());
     text += fmt::format(" rope={}", rope.attention_factor);
     for (const float frequency : rope.inv_freq) text += fmt::format(",{}", frequency);
+  }
+  // Only what differs, so that fingerprints of models without it stay the same.
+  if (c.wide_qk_norm) text += " wide_qk_norm";
+  if (c.rotary_neighbours) text += " neighbours";
+  if (c.rotated() != c.head_dim) text += fmt::format(" rotated={}", c.rotated());
+  if (!c.unrotated.empty()) {
+    text += " unrotated=";
+    for (const bool unrotated : c.unrotated) text += unrotated ? '1' : '0';
+  }
+  if (c.attention_scale) text += fmt::format(" attention_scale={}", *c.attention_scale);
+  if (c.embedding_scale != 1 || c.residual_scale != 1 || c.logit_scale != 1) {
+    text += fmt::format(" scales={}/{}/{}", c.embedding_scale, c.residual_scale, c.logit_scale);
   }
   return text;
 }

@@ -17,13 +17,7 @@ void ParseLlama(const io::JsonFields& fields, ModelConfig& config) {
 void ParseMistral(const io::JsonFields& fields, ModelConfig& config) {
   ParseRmsFamily(fields, config);
   RefuseSlidingLayers(fields);
-  const auto window = fields.Int("sliding_window", 1, kMaxContext);
-  if (window && *window < config.max_context) {
-    fields.Refuse("sliding_window",
-                  fmt::format("every token attends the whole context of {} tokens; use a model "
-                              "without a window (null), as Mistral is from v0.2 on",
-                              config.max_context));
-  }
+  RefuseWindow(fields, config, "; use a model without a window (null), as Mistral is from v0.2 on");
 }
 
 }  // namespace

@@ -8,30 +8,36 @@
 #include <utility>
 #include <vector>
 
+#include "model/device_rope.h"
 #include "model/step_decoder.h"
 #include "ops/dense/embedding.h"
 #include "ops/dense/gather.h"
 #include "ops/dense/norm.h"
 #include "ops/dense/rope.h"
+#include "ops/dense/scale.h"
 #include "ops/linear/linear.h"
 
 namespace litecache::model {
 namespace {
 
+// Null: the model has no such norm.
 struct Layer {
-  const float* input_norm = nullptr;  // [hidden]
+  const float* attention_norm = nullptr;  // [hidden], of the attention block's input
   LinearWeights q, k, v, o;
-  const float* q_norm = nullptr;  // [head_dim], Qwen3
+  // [head_dim], of each head; or [q_width] and [kv_width], of all heads together
+  const float* q_norm = nullptr;
   const float* k_norm = nullptr;
-  const float* post_norm = nullptr;  // [hidden]
+  const float* attention_output_norm = nullptr;  // [hidden]
+  const float* feed_forward_norm = nullptr;      // [hidden], of the feed-forward block's input
   LinearWeights gate, up, down;
+  const float* feed_forward_output_norm = nullptr;  // [hidden]
 };
 
 // One step's activations: f32, except for the inputs of matrix products (`product`). q, k, v and
 // attention share memory with gate and up: the first four are dead when the feed-forward block
 // starts.
 struct Activations {
-  MatrixView rotations;  // [T, head_dim] f32, of RoPE
+  MatrixView rotations;  // [T, rotated dimensions of a head] f32, of RoPE
   MatrixView x;          // [T, hidden] f32, residual stream
   MatrixView h;          // [T, hidden] normed
   MatrixView q;          // [T, q_width] f32
@@ -57,7 +63,7 @@ constexpr int64_t kTogether = 8;
 Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_t rows,
                   int64_t logit_rows, bool on_gpu) {
   Activations a;
-  a.rotations = arena.Take(rows, config.head_dim);
+  a.rotations = arena.Take(rows, config.rotated());
   a.x = arena.Take(rows, config.hidden);
   a.h = arena.Take(rows, config.hidden, product);
   a.logit_x = arena.Take(logit_rows, config.hidden);
@@ -84,24 +90,6 @@ Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_
   return a;
 }
 
-// A RopeTable in the device's memory.
-class DeviceRopeTable {
- public:
-  DeviceRopeTable(Device& device, const RopeTable& table)
-      : memory_(device.Allocate(table.inv_freq.size() * sizeof(float))),
-        count_(table.inv_freq.size()),
-        attention_factor_(table.attention_factor) {
-    device.Upload(memory_.data(), table.inv_freq.data(), memory_.size());
-  }
-  std::span<const float> inv_freq() const { return {memory_.as<const float>(), count_}; }
-  float attention_factor() const { return attention_factor_; }
-
- private:
-  Buffer memory_;
-  size_t count_;
-  float attention_factor_;
-};
-
 // Rotations of one stream's Project() calls.
 struct StreamRotations {
   const Stream* stream = nullptr;
@@ -113,7 +101,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
   TransformerDecoder(Device& device, const ModelConfig& model_config,
                      std::unique_ptr<WeightStore> store)
       : StepDecoder(device, model_config, std::move(store)),
-        rope_(device, MakeRopeTable(model_config.rope, model_config.head_dim)) {
+        rope_(device, MakeRopeTable(model_config.rope, model_config.rotated())) {
     const ModelConfig& c = config();
     const std::string prefix = FindPrefix({"model.", ""}, "embed_tokens.weight");
     embedding_ = weights().Matrix(prefix + "embed_tokens.weight", c.vocab, c.hidden);
@@ -141,6 +129,9 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     ops::RopeRotations(stream, inputs.positions, rope_.inv_freq(), rope_.attention_factor(),
                        a.rotations);
     ops::Embedding(stream, embedding_, inputs.tokens, a.x);
+    if (config().embedding_scale != 1) {
+      ops::Scale(stream, static_cast<float>(config().embedding_scale), a.x);
+    }
     for (int64_t i = 0; i < config().layers; ++i) {
       // The last prediction, usually the only one, shares its product with the layer's own.
       const std::vector<int64_t> predicted = PredictedFrom(i, step, cache);
@@ -163,6 +154,9 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     }
     ops::RmsNorm(stream, a.x, final_norm_, Epsilon(), 1, a.h);
     ops::Linear(stream, a.h, head_, nullptr, logits);
+    if (config().logit_scale != 1) {
+      ops::Scale(stream, static_cast<float>(config().logit_scale), logits);
+    }
   }
 
   static void KeepSelected(Stream& stream, std::span<const int32_t> rows, Activations* a) {
@@ -180,21 +174,50 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     const LayerPlace kv{index, LayerPart::kKeyValue}, query{index, LayerPart::kQuery};
     const LayerPlace rest{index, LayerPart::kRest};
     Layer layer;
-    layer.input_norm = weights().NormWeight(name + "input_layernorm.weight", c.hidden);
-    layer.q = TakeLinear(query, name + "self_attn.q_proj", c.q_width(), c.hidden, c.attention_bias);
-    layer.k = TakeLinear(kv, name + "self_attn.k_proj", c.kv_width(), c.hidden, c.attention_bias);
-    layer.v = TakeLinear(kv, name + "self_attn.v_proj", c.kv_width(), c.hidden, c.attention_bias);
+    const auto norm = [&](const std::string& norm_name) {
+      return norm_name.empty() ? nullptr
+                               : weights().NormWeight(name + norm_name + ".weight", c.hidden);
+    };
+    layer.attention_norm = norm(c.norms.attention_input);
+    layer.attention_output_norm = norm(c.norms.attention_output);
+    layer.feed_forward_norm = norm(c.norms.feed_forward_input);
+    layer.feed_forward_output_norm = norm(c.norms.feed_forward_output);
+    if (c.fused_qkv) {
+      const LinearWeights all = TakeLinear(kv, name + "self_attn.qkv_proj",
+                                           c.q_width() + 2 * c.kv_width(), c.hidden, false);
+      layer.q = RowsOf(all, 0, c.q_width());
+      layer.k = RowsOf(all, c.q_width(), c.kv_width());
+      layer.v = RowsOf(all, c.q_width() + c.kv_width(), c.kv_width());
+    } else {
+      layer.q =
+          TakeLinear(query, name + "self_attn.q_proj", c.q_width(), c.hidden, c.attention_bias);
+      layer.k = TakeLinear(kv, name + "self_attn.k_proj", c.kv_width(), c.hidden, c.attention_bias);
+      layer.v = TakeLinear(kv, name + "self_attn.v_proj", c.kv_width(), c.hidden, c.attention_bias);
+    }
     layer.o =
         TakeLinear(rest, name + "self_attn.o_proj", c.hidden, c.q_width(), c.attention_output_bias);
-    if (c.qk_norm) {
-      layer.q_norm = weights().NormWeight(name + "self_attn.q_norm.weight", c.head_dim);
-      layer.k_norm = weights().NormWeight(name + "self_attn.k_norm.weight", c.head_dim);
+    if (c.qk_norm || c.wide_qk_norm) {
+      layer.q_norm = weights().NormWeight(name + "self_attn.q_norm.weight",
+                                          c.wide_qk_norm ? c.q_width() : c.head_dim);
+      layer.k_norm = weights().NormWeight(name + "self_attn.k_norm.weight",
+                                          c.wide_qk_norm ? c.kv_width() : c.head_dim);
     }
-    layer.post_norm = weights().NormWeight(name + "post_attention_layernorm.weight", c.hidden);
-    layer.gate = TakeLinear(rest, name + "mlp.gate_proj", c.intermediate, c.hidden, c.mlp_bias);
-    layer.up = TakeLinear(rest, name + "mlp.up_proj", c.intermediate, c.hidden, c.mlp_bias);
+    if (c.fused_gate_up) {
+      const LinearWeights all =
+          TakeLinear(rest, name + "mlp.gate_up_proj", 2 * c.intermediate, c.hidden, false);
+      layer.gate = RowsOf(all, 0, c.intermediate);
+      layer.up = RowsOf(all, c.intermediate, c.intermediate);
+    } else {
+      layer.gate = TakeLinear(rest, name + "mlp.gate_proj", c.intermediate, c.hidden, c.mlp_bias);
+      layer.up = TakeLinear(rest, name + "mlp.up_proj", c.intermediate, c.hidden, c.mlp_bias);
+    }
     layer.down = TakeLinear(rest, name + "mlp.down_proj", c.hidden, c.intermediate, c.mlp_bias);
     return layer;
+  }
+
+  // A part of a fused matrix; these have no biases.
+  static LinearWeights RowsOf(const LinearWeights& fused, int64_t begin, int64_t rows) {
+    return {.weight = fused.weight.Rows(begin, rows)};
   }
 
   static ops::LinearPart Part(const LinearWeights& weights, const MatrixView& y) {
@@ -206,19 +229,55 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     ops::Linear(stream, x, {parts.begin(), parts.size()});
   }
 
-  float Scale() const { return 1.0f / std::sqrt(static_cast<float>(config().head_dim)); }
+  float Scale() const {
+    if (config().attention_scale) return static_cast<float>(*config().attention_scale);
+    return 1.0f / std::sqrt(static_cast<float>(config().head_dim));
+  }
 
-  // The steps after the projection to queries and keys: the norm of each head, and RoPE.
-  void Rotate(Stream& stream, const MatrixView& rotations,
+  // The steps after layer `index`'s projection to queries and keys: norms and RoPE.
+  void Rotate(Stream& stream, int64_t index, const MatrixView& rotations,
               std::initializer_list<ops::ProjectedHeads> parts) const {
+    const bool wide = config().wide_qk_norm, rotates = config().rotates(index);
+    if (wide || !rotates) {
+      for (const auto& [x, heads, norm] : parts) {
+        if (norm != nullptr) ops::RmsNorm(stream, x, norm, Epsilon(), wide ? 1 : heads, x);
+        if (rotates) {
+          ops::Rope(stream, x, rotations.Rows(0, x.rows), heads, Pairs());
+        }
+      }
+      return;
+    }
     ops::RotateHeads(stream, {parts.begin(), parts.size()}, Epsilon(),
-                     rotations.Rows(0, parts.begin()->x.rows));
+                     rotations.Rows(0, parts.begin()->x.rows), Pairs());
+  }
+  ops::RopePairs Pairs() const {
+    return config().rotary_neighbours ? ops::RopePairs::kNeighbours : ops::RopePairs::kHalves;
   }
   ops::ProjectedHeads Queries(const Layer& layer, const MatrixView& q) const {
     return {.x = q, .heads = config().q_heads, .norm = layer.q_norm};
   }
   ops::ProjectedHeads Keys(const Layer& layer, const MatrixView& k) const {
     return {.x = k, .heads = config().kv_heads, .norm = layer.k_norm};
+  }
+
+  // The input of a block: x after its norm, in h; or x itself if the model has no such norm.
+  MatrixView Normed(Stream& stream, const MatrixView& x, const float* norm,
+                    const MatrixView& h) const {
+    if (norm == nullptr) return x;
+    ops::RmsNorm(stream, x, norm, Epsilon(), 1, h);
+    return h;
+  }
+
+  // x += output projection of a block, after its norm and scaled. Overwrites h.
+  void AddOutput(Stream& stream, const MatrixView& input, const LinearWeights& output,
+                 const float* norm, const Activations& a) const {
+    const auto scale = static_cast<float>(config().residual_scale);
+    if (norm == nullptr && scale == 1) {
+      ops::Linear(stream, input, output.weight, output.bias, a.x, ops::Epilogue::kAdd);
+      return;
+    }
+    ops::Linear(stream, input, output.weight, output.bias, a.h);
+    ops::AddScaled(stream, scale, Normed(stream, a.h, norm, a.h), a.x);
   }
 
   // Predicts the queries of layer `index` from the input of an earlier layer, for the cache
@@ -228,12 +287,11 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
                const Activations& a) const {
     const Layer& layer = layers_[static_cast<size_t>(index)];
     const int64_t rows = step.decode_rows;
-    const MatrixView h = a.h.Rows(0, rows);
     const MatrixView q = (on_gpu() ? a.next_q[index % kPredictedQueries] : a.q).Rows(0, rows);
-    ops::RmsNorm(stream, a.x.Rows(0, rows), layer.input_norm, Epsilon(), 1, h);
+    const MatrixView h = Normed(stream, a.x.Rows(0, rows), layer.attention_norm, a.h.Rows(0, rows));
     AwaitWeights(stream, index, LayerPart::kQuery);
     ops::Linear(stream, h, layer.q.weight, layer.q.bias, q);
-    Rotate(stream, a.rotations, {Queries(layer, q)});
+    Rotate(stream, index, a.rotations, {Queries(layer, q)});
     cache.Prefetch(stream, index, step, q, Scale());
   }
 
@@ -241,11 +299,11 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
   void Attend(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
               const Activations& a) {
     const Layer& layer = layers_[static_cast<size_t>(index)];
-    ops::RmsNorm(stream, a.x, layer.input_norm, Epsilon(), 1, a.h);
+    const MatrixView h = Normed(stream, a.x, layer.attention_norm, a.h);
     AwaitWeights(stream, index, LayerPart::kQuery);
-    Multiply(stream, a.h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
-    Rotate(stream, a.rotations, {Queries(layer, a.q), Keys(layer, a.k)});
-    if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, a.h, this);
+    Multiply(stream, h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
+    Rotate(stream, index, a.rotations, {Queries(layer, a.q), Keys(layer, a.k)});
+    if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
     // Not earlier: until here the cache's streams may project rows of this layer.
     ReleaseWeights(stream, index, LayerPart::kQuery);
@@ -266,12 +324,12 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     const MatrixView k = a.both_k.Rows(0, rows), v = a.both_v.Rows(0, rows);
     const MatrixView both_next_q = a.next_q[predicted % kPredictedQueries].Rows(0, 2 * rows);
     const MatrixView next_q = both_next_q.Rows(rows, rows);
-    ops::RmsNormTwice(stream, a.x, layer.input_norm, next.input_norm, Epsilon(), a.both_h);
+    ops::RmsNormTwice(stream, a.x, layer.attention_norm, next.attention_norm, Epsilon(), a.both_h);
     for (const int64_t i : {index, predicted}) AwaitWeights(stream, i, LayerPart::kQuery);
     Multiply(stream, a.both_h,
              {Part(layer.q, a.both_q), Part(layer.k, a.both_k), Part(layer.v, a.both_v),
               Part(next.q, both_next_q)});
-    Rotate(stream, a.rotations, {Queries(next, next_q), Queries(layer, q), Keys(layer, k)});
+    Rotate(stream, index, a.rotations, {Queries(next, next_q), Queries(layer, q), Keys(layer, k)});
     cache.Prefetch(stream, predicted, step, next_q, Scale());
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
     cache.Attend(stream, index, step, q, k, v, Scale(), a.attention);
@@ -284,10 +342,10 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     const Layer& layer = layers_[static_cast<size_t>(index)];
     AwaitWeights(stream, index, LayerPart::kKeyValue);
     Multiply(stream, x, {Part(layer.k, k), Part(layer.v, v)});
-    const auto rotations = MatrixView::Of(ProjectedRotations(stream, x.rows * config().head_dim),
-                                          x.rows, config().head_dim);
+    const auto rotations = MatrixView::Of(ProjectedRotations(stream, x.rows * config().rotated()),
+                                          x.rows, config().rotated());
     ops::RopeRotations(stream, positions, rope_.inv_freq(), rope_.attention_factor(), rotations);
-    Rotate(stream, rotations, {Keys(layer, k)});
+    Rotate(stream, index, rotations, {Keys(layer, k)});
   }
 
   // Memory for Project(): one buffer for each of the two streams that called it last.
@@ -305,14 +363,15 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     return last.rotations.as<float>();
   }
 
-  // x += o(attention); x += down(silu(gate(norm(x))) * up(norm(x))).
+  // x += o(attention); x += down(silu(gate(norm(x))) * up(norm(x))), with norms where the model has
+  // them.
   void FeedForward(Stream& stream, int64_t index, const Activations& a) const {
     const Layer& layer = layers_[static_cast<size_t>(index)];
     AwaitWeights(stream, index, LayerPart::kRest);
-    ops::Linear(stream, a.attention, layer.o.weight, layer.o.bias, a.x, ops::Epilogue::kAdd);
-    ops::RmsNorm(stream, a.x, layer.post_norm, Epsilon(), 1, a.h);
-    ops::GatedLinear(stream, a.h, Part(layer.gate, a.gate), Part(layer.up, a.up));
-    ops::Linear(stream, a.gate, layer.down.weight, layer.down.bias, a.x, ops::Epilogue::kAdd);
+    AddOutput(stream, a.attention, layer.o, layer.attention_output_norm, a);
+    const MatrixView h = Normed(stream, a.x, layer.feed_forward_norm, a.h);
+    ops::GatedLinear(stream, h, Part(layer.gate, a.gate), Part(layer.up, a.up));
+    AddOutput(stream, a.gate, layer.down, layer.feed_forward_output_norm, a);
     ReleaseWeights(stream, index, LayerPart::kRest);
   }
 

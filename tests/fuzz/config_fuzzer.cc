@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     LC_CHECK(config.parameters() > 0);
     LC_CHECK(config.kv_layout(litecache::DType::kF32).token_bytes() > 0);
     if (config.rotary()) {
-      const auto table = litecache::model::MakeRopeTable(config.rope, config.head_dim);
+      const auto table = litecache::model::MakeRopeTable(config.rope, config.rotated());
       LC_CHECK(std::isfinite(table.attention_factor));
       for (const float frequency : table.inv_freq) LC_CHECK(std::isfinite(frequency), "{}", text);
     }

@@ -140,7 +140,10 @@ TEST_P(BatchTest, WorkspaceGrowsWithRows) {
 INSTANTIATE_TEST_SUITE_P(Models, BatchTest,
                          ::testing::Values(Case{"llama", false}, Case{"llama", true},
                                            Case{"llama-llama3", false}, Case{"qwen3", false},
-                                           Case{"opt", false}, Case{"opt-post-norm", false}),
+                                           Case{"olmo2", false}, Case{"phi3", false},
+                                           Case{"smollm3", false}, Case{"glm4", true},
+                                           Case{"granite", false}, Case{"opt", false},
+                                           Case{"opt-post-norm", false}),
                          [](const auto& info) {
                            std::string name = info.param.fixture;
                            std::ranges::replace(name, '-', '_');

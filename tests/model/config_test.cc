@@ -103,6 +103,77 @@ TEST(ConfigTest, ReadsPublishedConfigs) {
   EXPECT_EQ(opt.parameters(), 6'658'473'984);
 }
 
+json OfFamily(const char* architecture) {
+  json config = With(Without(Llama(), "rope_scaling"), "architectures", {architecture});
+  return With(config, "num_hidden_layers", 8);
+}
+
+TEST(ConfigTest, DescribesWhatLayersAreMadeOf) {
+  const ModelConfig olmo2 = Parse(OfFamily("Olmo2ForCausalLM"));
+  EXPECT_EQ(olmo2.norms.attention_input, "");
+  EXPECT_EQ(olmo2.norms.feed_forward_output, "post_feedforward_layernorm");
+  EXPECT_TRUE(olmo2.wide_qk_norm);
+  // Two norms of 4096 and one each of the queries, 4096, and keys, 1024, a layer.
+  const ModelConfig llama = Parse(With(OfFamily("LlamaForCausalLM"), "num_hidden_layers", 8));
+  EXPECT_EQ(olmo2.parameters() - llama.parameters(), 8 * (4096 + 1024));
+
+  const ModelConfig phi3 = Parse(
+      With(OfFamily("Phi3ForCausalLM"), "rope_parameters", {{"partial_rotary_factor", 0.75}}));
+  EXPECT_TRUE(phi3.fused_qkv && phi3.fused_gate_up);
+  EXPECT_EQ(phi3.rotated(), 96);
+  EXPECT_EQ(Parse(OfFamily("Phi3ForCausalLM")).rotated(), 128);
+  EXPECT_EQ(phi3.parameters(), llama.parameters());
+
+  const ModelConfig smollm3 = Parse(Without(OfFamily("SmolLM3ForCausalLM"), "tie_word_embeddings"));
+  EXPECT_TRUE(smollm3.tie_embeddings);
+  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(smollm3.rotates(i), i % 4 != 3) << i;
+  const ModelConfig listed =
+      Parse(With(OfFamily("SmolLM3ForCausalLM"), "no_rope_layers", {0, 1, 1, 1, 1, 1, 1, 0}));
+  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(listed.rotates(i), i != 0 && i != 7) << i;
+
+  const ModelConfig glm4 = Parse(OfFamily("Glm4ForCausalLM"));
+  EXPECT_EQ(glm4.rotated(), 64);
+  EXPECT_TRUE(glm4.rotary_neighbours && glm4.fused_gate_up && !glm4.fused_qkv);
+  EXPECT_EQ(glm4.parameters() - llama.parameters(), 8 * 2 * 4096);
+
+  json scaled = With(OfFamily("GraniteForCausalLM"), "embedding_multiplier", 12.0);
+  scaled = With(With(scaled, "residual_multiplier", 0.22), "attention_multiplier", 0.015625);
+  const ModelConfig granite = Parse(With(scaled, "logits_scaling", 8));
+  EXPECT_EQ(granite.embedding_scale, 12.0);
+  EXPECT_EQ(granite.residual_scale, 0.22);
+  EXPECT_EQ(granite.attention_scale, 0.015625);
+  EXPECT_EQ(granite.logit_scale, 0.125);
+}
+
+TEST(ConfigTest, RefusesWhatFamiliesDoNotSupport) {
+  EXPECT_ERROR(Parse(With(OfFamily("Phi3ForCausalLM"), "sliding_window", 2047)), Unsupported,
+               "'sliding_window' = 2047");
+  EXPECT_ERROR(Parse(With(OfFamily("Phi3ForCausalLM"), "rope_scaling",
+                          {{"type", "longrope"}, {"short_factor", {1.0}}})),
+               Unsupported, "rope_scaling.type", "longrope");
+  for (const double share : {0.0, 1.5, 0.03}) {  // 0.03 * 128: three dimensions
+    EXPECT_ERROR(Parse(With(OfFamily("Glm4ForCausalLM"), "partial_rotary_factor", share)),
+                 FileError, "partial_rotary_factor", "128");
+  }
+  EXPECT_ERROR(Parse(With(OfFamily("SmolLM3ForCausalLM"), "no_rope_layers", {1, 0})), FileError,
+               "no_rope_layers", "8");
+  EXPECT_ERROR(Parse(With(OfFamily("GraniteForCausalLM"), "logits_scaling", 0)), FileError,
+               "logits_scaling");
+}
+
+TEST(ConfigTest, NamesWhatCudaLacks) {
+  for (const json& config : {Llama(), Mistral(), Qwen2(), Qwen3(), Opt()}) {
+    EXPECT_NO_THROW(Parse(config).CheckRunsOnCuda());
+  }
+  EXPECT_ERROR(Parse(OfFamily("Olmo2ForCausalLM")).CheckRunsOnCuda(), Unsupported, "olmo2", "norms",
+               "--device cpu");
+  EXPECT_ERROR(Parse(OfFamily("Phi3ForCausalLM")).CheckRunsOnCuda(), Unsupported, "phi3", "fused");
+  EXPECT_ERROR(Parse(OfFamily("SmolLM3ForCausalLM")).CheckRunsOnCuda(), Unsupported,
+               "layers without RoPE");
+  EXPECT_ERROR(Parse(OfFamily("Glm4ForCausalLM")).CheckRunsOnCuda(), Unsupported, "partial RoPE");
+  EXPECT_ERROR(Parse(OfFamily("GraniteForCausalLM")).CheckRunsOnCuda(), Unsupported, "scaled");
+}
+
 TEST(ConfigTest, DefaultsAndSpellings) {
   EXPECT_EQ(Parse(Without(Llama(), "num_key_value_heads")).kv_heads, 32);
   EXPECT_EQ(Parse(With(Llama(), "num_key_value_heads", nullptr)).kv_heads, 32);
@@ -134,8 +205,8 @@ TEST(ConfigTest, RefusesWhatIsNotSupported) {
   EXPECT_ERROR(Parse(With(Llama(), "architectures", {"GemmaForCausalLM"})), Unsupported,
                "config.json", "'architectures'", "GemmaForCausalLM", "LlamaForCausalLM",
                "Qwen3ForCausalLM", "OPTForCausalLM");
-  EXPECT_ERROR(Parse(With(Without(Llama(), "architectures"), "model_type", "phi3")), Unsupported,
-               "phi3", "MistralForCausalLM");
+  EXPECT_ERROR(Parse(With(Without(Llama(), "architectures"), "model_type", "phi")), Unsupported,
+               "phi", "MistralForCausalLM");
   EXPECT_ERROR(Parse(With(Llama(), "quantization_config", {{"quant_method", "gptq"}})), Unsupported,
                "quantization_config");
   EXPECT_ERROR(Parse(With(Llama(), "torch_dtype", "float8_e4m3fn")), Unsupported, "float8_e4m3fn");

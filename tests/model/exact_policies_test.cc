@@ -16,6 +16,7 @@ namespace litecache::model {
 namespace {
 
 TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
+  if (!Runs(ModelConfig::FromModel(Directory(name())))) GTEST_SKIP() << "refused on CUDA";
   for (const bool f32 : {true, false}) {
     decoder_ = LoadDecoder(device(), Directory(name()), {.compute_f32 = f32});
     const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
@@ -43,6 +44,17 @@ TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
       }
     }
   }
+}
+
+TEST_P(ExactPoliciesTest, AWholeBudgetIsFullAttention) {
+  if (!Runs(ModelConfig::FromModel(Directory(name())))) GTEST_SKIP() << "refused on CUDA";
+  decoder_ = LoadDecoder(device(), Directory(name()), {.compute_f32 = true});
+  const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
+  const auto full = Run(kv::CreateFullCache(device(), layout, kPlenty));
+  KvOptions options;
+  options.policy = "litecache";
+  options.budget = {.share = 1};
+  ExpectEqual(Run(options), full, /*exactly=*/false, 1e-4);
 }
 
 // If a step has fewer layers than a GPU's cache has buffers, a transfer ahead waits for rows that

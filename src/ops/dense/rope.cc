@@ -25,27 +25,34 @@ void RopeRotations(Stream& stream, std::span<const int32_t> positions,
   cpu::RopeRotations(AsCpu(stream).pool(), positions, inv_freq, scale, rotations);
 }
 
-void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads) {
+void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads,
+          RopePairs pairs) {
   LC_CHECK(x.dtype == DType::kF32 && rotations.dtype == DType::kF32);
-  LC_CHECK(x.rows == rotations.rows && heads >= 1 && x.cols == heads * rotations.cols &&
-               rotations.cols % 2 == 0,
+  LC_CHECK(x.rows == rotations.rows && heads >= 1 && x.cols % heads == 0 &&
+               x.cols >= heads * rotations.cols && rotations.cols % 2 == 0,
            "x [{}, {}], rotations [{}, {}], {} heads", x.rows, x.cols, rotations.rows,
            rotations.cols, heads);
   if (x.rows == 0) return;
   if constexpr (cuda::kAvailable) {
-    if (cuda::RunsHere(stream)) return cuda::Rope(stream, x, rotations, heads);
+    if (cuda::RunsHere(stream)) {
+      LC_CHECK(x.cols == heads * rotations.cols && pairs == RopePairs::kHalves);
+      return cuda::Rope(stream, x, rotations, heads);
+    }
   }
-  cpu::Rope(AsCpu(stream).pool(), x, rotations, heads);
+  cpu::Rope(AsCpu(stream).pool(), x, rotations, heads, pairs);
 }
 
 void RotateHeads(Stream& stream, std::span<const ProjectedHeads> parts, float norm_eps,
-                 const MatrixView& rotations) {
+                 const MatrixView& rotations, RopePairs pairs) {
   if constexpr (cuda::kAvailable) {
-    if (cuda::RunsHere(stream)) return cuda::RotateHeads(stream, parts, norm_eps, rotations);
+    if (cuda::RunsHere(stream)) {
+      LC_CHECK(pairs == RopePairs::kHalves);
+      return cuda::RotateHeads(stream, parts, norm_eps, rotations);
+    }
   }
   for (const auto& [x, heads, norm] : parts) {
     if (norm != nullptr) RmsNorm(stream, x, norm, norm_eps, heads, x);
-    Rope(stream, x, rotations, heads);
+    Rope(stream, x, rotations, heads, pairs);
   }
 }
 

@@ -1,4 +1,4 @@
-// Rotary position embedding, half-split ("NeoX") style as Hugging Face models use it.
+// Rotary position embedding.
 #pragma once
 
 #include <cstdint>
@@ -18,10 +18,16 @@ namespace litecache::ops {
 void RopeRotations(Stream& stream, std::span<const int32_t> positions,
                    std::span<const float> inv_freq, float scale, const MatrixView& rotations);
 
-// Rotates x [T, heads * head_dim] f32 in place by rotations [T, head_dim]. For head h,
-// i < half = head_dim / 2: (x[i], x[i + half]) <- (x[i] c - x[i + half] s, x[i + half] c + x[i] s)
-// with c = rotations[t][i], s = rotations[t][half + i].
-void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads);
+// Which dimensions of a head are rotated together, i < half: (i, i + half), or neighbours
+// (2 i, 2 i + 1).
+enum class RopePairs { kHalves, kNeighbours };
+
+// Rotates the first 2 * half dimensions of every head of x [T, heads * head_dim] f32 in place by
+// rotations [T, 2 * half]. For i < half and the pair (a, b) that belongs to it:
+// (a, b) <- (a c - b s, b c + a s) with c = rotations[t][i], s = rotations[t][half + i]. On a CUDA
+// stream 2 * half = head_dim and pairs = kHalves.
+void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads,
+          RopePairs pairs = RopePairs::kHalves);
 
 // Queries or keys as computed by their projection: x [T, heads * head_dim] f32.
 struct ProjectedHeads {
@@ -35,6 +41,6 @@ struct ProjectedHeads {
 // one, then Rope. Takes several matrices at once, because kernels for a few rows are too short to
 // launch separately.
 void RotateHeads(Stream& stream, std::span<const ProjectedHeads> parts, float norm_eps,
-                 const MatrixView& rotations);
+                 const MatrixView& rotations, RopePairs pairs = RopePairs::kHalves);
 
 }  // namespace litecache::ops

@@ -15,9 +15,10 @@ HWY_BEFORE_NAMESPACE();
 namespace litecache::ops::cpu {
 namespace HWY_NAMESPACE {
 
-void RotateHeads(float* x, int64_t heads, int64_t half, const float* cosines, const float* sines) {
+void RotateHeads(float* x, int64_t heads, int64_t head_dim, int64_t half, const float* cosines,
+                 const float* sines) {
   for (int64_t h = 0; h < heads; ++h) {
-    float* lower = x + h * 2 * half;
+    float* lower = x + h * head_dim;
     float* upper = lower + half;
     ForEachVector(half, [=](auto d, int64_t i) HWY_ATTR {
       const auto c = hn::LoadU(d, cosines + i);
@@ -30,6 +31,18 @@ void RotateHeads(float* x, int64_t heads, int64_t half, const float* cosines, co
   }
 }
 
+void RotateNeighbours(float* x, int64_t heads, int64_t head_dim, int64_t half, const float* cosines,
+                      const float* sines) {
+  for (int64_t h = 0; h < heads; ++h) {
+    float* head = x + h * head_dim;
+    for (int64_t i = 0; i < half; ++i) {
+      const float a = head[2 * i], b = head[2 * i + 1];
+      head[2 * i] = a * cosines[i] - b * sines[i];
+      head[2 * i + 1] = b * cosines[i] + a * sines[i];
+    }
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace litecache::ops::cpu
 HWY_AFTER_NAMESPACE();
@@ -38,6 +51,7 @@ HWY_AFTER_NAMESPACE();
 namespace litecache::ops::cpu {
 
 HWY_EXPORT(RotateHeads);
+HWY_EXPORT(RotateNeighbours);
 
 void RopeRotations(ThreadPool& pool, std::span<const int32_t> positions,
                    std::span<const float> inv_freq, float scale, const MatrixView& rotations) {
@@ -55,13 +69,15 @@ void RopeRotations(ThreadPool& pool, std::span<const int32_t> positions,
   });
 }
 
-void Rope(ThreadPool& pool, const MatrixView& x, const MatrixView& rotations, int64_t heads) {
-  const auto rotate = HWY_DYNAMIC_DISPATCH(RotateHeads);
-  const int64_t half = rotations.cols / 2;
+void Rope(ThreadPool& pool, const MatrixView& x, const MatrixView& rotations, int64_t heads,
+          RopePairs pairs) {
+  const auto rotate = pairs == RopePairs::kHalves ? HWY_DYNAMIC_DISPATCH(RotateHeads)
+                                                  : HWY_DYNAMIC_DISPATCH(RotateNeighbours);
+  const int64_t half = rotations.cols / 2, head_dim = x.cols / heads;
   pool.ParallelFor(x.rows, RowGrain(x.cols), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       const float* cosines = rotations.Row<float>(t);
-      rotate(x.Row<float>(t), heads, half, cosines, cosines + half);
+      rotate(x.Row<float>(t), heads, head_dim, half, cosines, cosines + half);
     }
   });
 }

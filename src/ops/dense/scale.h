@@ -1,0 +1,16 @@
+// Multiples of activations, for models that scale embeddings, residuals or logits. On the CPU only:
+// such models are refused on a GPU (ModelConfig::CheckRunsOnCuda).
+#pragma once
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+
+namespace litecache::ops {
+
+// x *= factor. x [T, n] f32.
+void Scale(Stream& stream, float factor, const MatrixView& x);
+
+// y += factor * x. x, y [T, n] f32, not overlapping.
+void AddScaled(Stream& stream, float factor, const MatrixView& x, const MatrixView& y);
+
+}  // namespace litecache::ops
