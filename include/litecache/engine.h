@@ -56,6 +56,13 @@ struct EngineOptions {
   // decode rows, whose number is limited to what the kernels for few rows serve at once. Takes
   // longer for many requests. Policies full and litecache; on a GPU models in bf16.
   bool deterministic = false;
+  // Drafts: "off", or "lookup": the tokens that followed the longest earlier occurrence of the last
+  // ones, in prompt and answer, are computed in the same step as the last one and accepted as far
+  // as the model chooses them itself; the answer is the same. How many are drafted, at most
+  // draft_tokens, depends on measured acceptance and the measured time of steps. On the CPU, with
+  // policy full.
+  std::string draft = "off";
+  int64_t draft_tokens = 16;
   KvOptions kv;
   // Keep the KV of finished requests for later requests with the same beginning, as long as the
   // memory is not needed.
@@ -144,6 +151,19 @@ struct Chunk {
   std::string error;  // the message, for kError
 };
 
+// What drafts achieved (EngineOptions::draft); all zero without them.
+struct DraftStats {
+  int64_t drafted = 0;   // tokens computed before they were chosen
+  int64_t accepted = 0;  // those that were chosen and did not end the answer
+  // Passes of samples through the model after their prompts: each gave one token, and one for
+  // every accepted one.
+  int64_t passes = 0;
+
+  double tokens_per_pass() const {
+    return passes > 0 ? 1 + static_cast<double>(accepted) / static_cast<double>(passes) : 0;
+  }
+};
+
 struct RequestStats {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;     // prompt tokens whose KV was cached already
@@ -152,6 +172,7 @@ struct RequestStats {
   double prefill_seconds = 0;  // from the start of the first chunk to the first token
   double decode_seconds = 0;   // from the first token to the last
   uint64_t seed = 0;
+  DraftStats drafts;
 };
 
 // A submitted request. Dropping the last handle cancels it.
@@ -231,6 +252,7 @@ struct EngineStats {
   int64_t steps = 0;
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
+  DraftStats drafts;
   kv::Stats kv;
   std::vector<kv::HeadCounters> kv_heads;  // [layers][kv_heads]; empty for policy full
   PrefixStats prefix;

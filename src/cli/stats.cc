@@ -47,7 +47,11 @@ std::string Summary(const std::vector<RequestResult>& results, double seconds,
                     const MemoryUse& memory) {
   int64_t prompt_tokens = 0;
   int64_t generated = 0;
+  DraftStats drafts;
   for (const auto& result : results) {
+    drafts.drafted += result.stats.drafts.drafted;
+    drafts.accepted += result.stats.drafts.accepted;
+    drafts.passes += result.stats.drafts.passes;
     prompt_tokens += result.stats.prompt_tokens;
     generated += result.stats.generated_tokens;
   }
@@ -66,6 +70,10 @@ std::string Summary(const std::vector<RequestResult>& results, double seconds,
                        Plural(prompt_tokens, "token"), Plural(generated, "token"),
                        WithRate(Rate(generated, seconds)), FormatSeconds(seconds));
   }
+  if (drafts.passes > 0) {
+    text += fmt::format("drafted {} | accepted {} | {:.2f} tokens a pass\n",
+                        Plural(drafts.drafted, "token"), drafts.accepted, drafts.tokens_per_pass());
+  }
   return text +
          fmt::format("{} | peak memory {}\n", memory.kv.Text(), FormatBytes(memory.peak_bytes));
 }
@@ -73,7 +81,7 @@ std::string Summary(const std::vector<RequestResult>& results, double seconds,
 nlohmann::ordered_json StatsJson(const RequestResult& result, const SampleResult& sample,
                                  const MemoryUse& memory) {
   const RequestStats& stats = result.stats;
-  return {
+  nlohmann::ordered_json json = {
       {"prompt_tokens", stats.prompt_tokens},
       {"cached_tokens", stats.cached_tokens},
       {"generated_tokens", sample.tokens.size()},
@@ -88,6 +96,12 @@ nlohmann::ordered_json StatsJson(const RequestResult& result, const SampleResult
       {"kv", memory.kv.Json()},
       {"peak_memory_bytes", memory.peak_bytes},
   };
+  if (stats.drafts.passes > 0) {
+    json["drafts"] = {{"drafted", stats.drafts.drafted},
+                      {"accepted", stats.drafts.accepted},
+                      {"tokens_per_pass", stats.drafts.tokens_per_pass()}};
+  }
+  return json;
 }
 
 }  // namespace litecache::cli

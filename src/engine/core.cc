@@ -33,7 +33,11 @@ Core::Core(const Backend& backend, const CoreOptions& options)
   LC_CHECK(options.max_batch >= 1 && options.prefill_chunk >= 1 && options.score_rows >= 1);
   logits_ = backend.device->CreateMirror(
       static_cast<size_t>((options.max_batch + options.score_rows) * vocab_) * sizeof(float));
-  if (options.sample_on_device) {
+  if (options.draft_tokens > 0 && !backend.cache->TakesBack()) {
+    throw Unsupported("draft: KV policy '{}' cannot take back rejected tokens here; use full",
+                      backend.cache->policy());
+  }
+  if (options.sample_on_device && options.draft_tokens == 0) {
     device_sampler_ =
         CreateDeviceSampler(*backend.device, *backend.stream, *logits_, options.max_batch, vocab_);
   }
@@ -60,6 +64,7 @@ void Core::Loop() {
   while (!stop_) {
     Prepare();
     const bool prepared = PrepareConstraints();
+    if (options_.draft_tokens > 0) ProposeDrafts();
     scheduler_.Plan(&plan_);
     if (plan_.empty()) {
       // No request runs, or all of them wait for rows from disk, or for masks.
@@ -146,6 +151,7 @@ void Core::RunStep() {
   }
   step_seconds_ = SecondsBetween(now, Clock::now());
   if (!error) {
+    if (plan_.prefills.empty()) step_costs_.Measure(plan_.step.rows, step_seconds_);
     scheduler_.RemoveEnded();
     return;
   }
@@ -246,6 +252,7 @@ void Core::Finish(const StepPlan& plan) {
   }
   SampleRows();
   for (Sampled& row : sampled_) Deliver(&row);
+  if (options_.draft_tokens > 0) FinishDrafts(plan);
 }
 
 void Core::FinishPrefill(const StepPlan::Prefill& part) {
@@ -293,6 +300,9 @@ void Core::StartSamples(Group* group) {
     if (backend_.token_text) {
       group->samples.back().text = backend_.token_text(request.skip_special_tokens);
     }
+    if (options_.draft_tokens > 0) {
+      group->samples.back().drafts = std::make_unique<SampleDrafts>(request.prompt);
+    }
   }
   group->constraint.reset();
 }
@@ -309,6 +319,7 @@ void Core::Deliver(Sampled* row) {
   ++sample.generated;
   const Request& request = group->request;
   if (prefixes_ != nullptr || !request.bad_words.empty()) sample.tokens.push_back(row->token);
+  if (sample.drafts != nullptr) sample.drafts->lookup.Add(row->token);
   ++counters_.generated_tokens;
 
   Chunk chunk;

@@ -50,6 +50,9 @@ struct CoreOptions {
   // EngineOptions::deterministic: the most decode rows of a step, which then has no other rows; 0:
   // off.
   int64_t decode_rows = 0;
+  // EngineOptions::draft_tokens; 0: no drafts. The host chooses all tokens then.
+  int64_t draft_tokens = 0;
+  bool draft_always = false;  // drafts of full length, whether or not they pay: for tests
 };
 
 class Core {
@@ -124,6 +127,12 @@ class Core {
   // Writes the tokens that may come next if Restricted(): bits, ceil(vocab / 32) words.
   void AllowedTokens(const Group& group, Sample* sample, std::vector<uint32_t>* allowed) const;
   void Deliver(Sampled* row);
+  // Proposes the next step's drafts (core_drafts.cc).
+  void ProposeDrafts();
+  // Follows a step's drafts as far as they are what the samples choose, and takes the rest back.
+  void FinishDrafts(const StepPlan& plan);
+  // The same for one sample: frees the rows of drafted tokens that it has not chosen.
+  void TakeBack(const Group& group, const Sample& sample);
   void EndSample(Group* group, Sample* sample);
   // Ends a whole request and frees its memory.
   void End(Group* group, FinishReason reason, const std::string& error = {});
@@ -156,6 +165,7 @@ class Core {
   std::vector<int64_t> chosen_decodes_, chosen_prompts_;
   std::vector<std::vector<uint32_t>> allowed_;  // [plan.decodes], by their constraints
   std::vector<Sampled> sampled_;
+  StepCosts step_costs_;
   std::vector<SamplerScratch> scratch_;  // one per sampling thread
   EngineStats counters_;
   std::vector<std::pair<std::shared_ptr<Channel>, Chunk>> outbox_;

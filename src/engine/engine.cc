@@ -135,7 +135,8 @@ class EngineImpl final : public Engine {
                      plan_.score_rows, Prefixes(options), /*sample_on_device=*/true,
                      options.deterministic ? engine::DeterministicRows(
                                                  *parts_.decoder, parts_.device(), plan_.kv.policy)
-                                           : 0});
+                                           : 0,
+                     DraftTokens(options)});
   }
 
   const model::ModelConfig& config() const override { return parts_.decoder->config(); }
@@ -181,6 +182,14 @@ class EngineImpl final : public Engine {
   }
 
  private:
+  int64_t DraftTokens(const EngineOptions& options) const {
+    if (options.draft == "off") return 0;
+    if (parts_.machine.gpu != nullptr) {
+      throw Unsupported("draft = {}: drafts run on the CPU only; leave it out, or use device = cpu",
+                        options.draft);
+    }
+    return options.draft_tokens;
+  }
   std::optional<engine::PrefixOptions> Prefixes(const EngineOptions& options) const {
     if (!options.prefix_cache) return std::nullopt;
     engine::PrefixOptions prefixes{options.prefix_store, options.prefix_store_bytes, ""};

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/channel.h"
+#include "engine/draft/sample_drafts.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
 #include "engine/score_job.h"
@@ -49,7 +50,13 @@ struct Sample {
   std::unique_ptr<TokenConstraint> constraint;  // null without one
   // Its mask is computed; otherwise the sample takes no part in steps.
   bool prepared = true;
-  std::vector<int32_t> tokens;  // generated ones, if anything needs them
+  std::vector<int32_t> tokens;                     // generated ones, if anything needs them
+  std::unique_ptr<SampleDrafts> drafts = nullptr;  // null without drafts
+
+  // The tokens that the next step computes behind last_token.
+  std::span<const int32_t> draft() const {
+    return drafts != nullptr ? std::span<const int32_t>(drafts->next) : std::span<const int32_t>();
+  }
 };
 
 struct PrefixWait;  // prefix/prefix_reuse.h

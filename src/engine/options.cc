@@ -41,6 +41,12 @@ Rows EngineRows() {
           "Answers that do not depend on the requests beside them, in bf16 as well; slower for "
           "many "
           "requests. With policies full and litecache"),
+      Row("draft", &O::draft, Choice({"off", "lookup"}),
+          "Drafts of the next tokens, which the model checks in one step; the answer is the same. "
+          "lookup: what followed the last tokens earlier in prompt or answer. On the CPU, with "
+          "policy full"),
+      Row("draft_tokens", &O::draft_tokens, Whole(1, 63),
+          "The most tokens drafted for a sequence in a step; fewer where more do not pay"),
   };
 }
 
@@ -101,6 +107,10 @@ void EngineOptions::Validate(OptionNames names) const {
                           name("prefix_cache"));
   }
   kv.Validate(names);
+  if (draft != "off" && deterministic) {
+    throw InvalidArgument("{} {}: the rows of a draft are computed together, so it excludes {}",
+                          name("draft"), draft, name("deterministic"));
+  }
   if (deterministic && kv.policy != "full" && kv.policy != "litecache" && kv.policy != "auto") {
     throw InvalidArgument("{}: policy '{}' makes no such promise; use full or litecache",
                           name("deterministic"), kv.policy);

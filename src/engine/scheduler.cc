@@ -73,8 +73,8 @@ std::vector<Group*> Scheduler::Admit() {
   return admitted;
 }
 
-void Scheduler::AddDecodes(Group* group, StepPlan* plan) const {
-  if (group->score != nullptr && group->prefilling() &&
+void Scheduler::AddDecodes(Group* group, bool drafted, StepPlan* plan) const {
+  if (!drafted && group->score != nullptr && group->prefilling() &&
       group->prefilled >= group->score->decode_from()) {
     AddScoreDecode(group, plan);
     return;
@@ -82,15 +82,21 @@ void Scheduler::AddDecodes(Group* group, StepPlan* plan) const {
   for (size_t i = 0; i < group->samples.size(); ++i) {
     const Sample& sample = group->samples[i];
     if (!sample.live || !sample.prepared) continue;
+    const std::span<const int32_t> draft = sample.draft();
+    if (draft.empty() == drafted) continue;
     // The last sampled token is not in the cache yet.
     const int64_t past = group->prompt_size() + sample.generated - 1;
-    plan->decodes.push_back({group, i, static_cast<int64_t>(plan->logit_rows.size())});
-    plan->logit_rows.push_back(plan->step.rows);
-    plan->step.sequences.push_back({sample.sequence, plan->step.rows, 1, past, true});
-    plan->step.rows += 1;
-    plan->step.decode_rows += 1;
+    const auto rows = 1 + static_cast<int64_t>(draft.size());
+    plan->decodes.push_back({group, i, static_cast<int64_t>(plan->logit_rows.size()), rows - 1});
+    plan->step.sequences.push_back({sample.sequence, plan->step.rows, rows, past, !drafted});
     plan->tokens.push_back(sample.last_token);
-    plan->positions.push_back(static_cast<int32_t>(past));
+    plan->tokens.insert(plan->tokens.end(), draft.begin(), draft.end());
+    for (int64_t row = 0; row < rows; ++row) {
+      plan->logit_rows.push_back(plan->step.rows + row);
+      plan->positions.push_back(static_cast<int32_t>(past + row));
+    }
+    plan->step.rows += rows;
+    if (!drafted) plan->step.decode_rows += 1;
   }
 }
 
@@ -167,7 +173,9 @@ std::vector<Group*> Scheduler::PrefillOrder() const {
 
 void Scheduler::Plan(StepPlan* plan) {
   plan->Clear();
-  for (const auto& group : running_) AddDecodes(group.get(), plan);
+  for (const bool drafted : {false, true}) {
+    for (const auto& group : running_) AddDecodes(group.get(), drafted, plan);
+  }
   Budget budget{limits_.prefill_chunk, limits_.score_rows};
   if (!plan->decodes.empty() && limits_.prefill_chunk_beside_decode > 0) {
     budget.rows = std::min(budget.rows, limits_.prefill_chunk_beside_decode);
@@ -179,7 +187,7 @@ void Scheduler::Plan(StepPlan* plan) {
 
 void Scheduler::PlanAlone(Group* group, StepPlan* plan) const {
   plan->Clear();
-  AddDecodes(group, plan);
+  for (const bool drafted : {false, true}) AddDecodes(group, drafted, plan);
   Budget budget{limits_.prefill_chunk, limits_.score_rows};
   if (group->prefilling()) AddPrefill(group, &budget, plan);
 }

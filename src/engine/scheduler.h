@@ -35,7 +35,8 @@ struct StepPlan {
   struct Decode {
     Group* group = nullptr;
     size_t sample = 0;
-    int64_t logit_row = 0;
+    int64_t logit_row = 0;  // of the sample's last token
+    int64_t drafted = 0;    // rows behind it, with logits too
   };
   struct Prefill {
     Group* group = nullptr;
@@ -88,7 +89,9 @@ class Scheduler {
   bool idle() const { return running_.empty() && waiting_.empty(); }
 
  private:
-  void AddDecodes(Group* group, StepPlan* plan) const;
+  // Decode rows come first in a step, and samples with drafts are chunks: drafted says which of the
+  // two kinds to add.
+  void AddDecodes(Group* group, bool drafted, StepPlan* plan) const;
   // Adds the next token of a score job that has reached its decode steps.
   void AddScoreDecode(Group* group, StepPlan* plan) const;
   // How many prompt tokens a step can still take.

@@ -11,6 +11,9 @@ namespace {
 
 }  // namespace
 
+void Cache::Truncate(SequenceId, int64_t) {
+  throw Unsupported("KV policy '{}' cannot take back tokens here", policy());
+}
 int64_t Cache::PrefixLength(SequenceId) const { NoPrefixes(policy()); }
 SequenceId Cache::ForkPrefix(SequenceId, int64_t) { NoPrefixes(policy()); }
 TierBytes Cache::BytesHeld(std::span<const SequenceId>) const { NoPrefixes(policy()); }

@@ -105,6 +105,13 @@ class Cache {
   virtual void Release(SequenceId id) = 0;
   virtual int64_t Length(SequenceId id) const = 0;
 
+  // ---- Drafts: a step may hold tokens that turn out not to follow. ----
+  // Whether Truncate() works; if not, it throws Unsupported.
+  virtual bool TakesBack() const { return false; }
+  // Takes back a sequence's tokens from `tokens` on, at most Length(id), between steps: rows,
+  // pages and everything computed from them are as if they had never been stored.
+  virtual void Truncate(SequenceId id, int64_t tokens);
+
   // ---- Prefixes: rows that later sequences with the same beginning can share. If SharesPrefixes()
   // is false, the calls below throw Unsupported. ----
   virtual bool SharesPrefixes() const { return false; }

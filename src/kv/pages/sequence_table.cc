@@ -69,6 +69,20 @@ void SequenceTable::Release(SequenceId id) {
   sequences_.erase(id);
 }
 
+void SequenceTable::Truncate(SequenceId id, int64_t tokens) {
+  Sequence& sequence = Get(id);
+  LC_CHECK(tokens >= 0 && tokens <= sequence.length, "{} of {} tokens", tokens, sequence.length);
+  const int64_t blocks = shape_.BlocksFor(tokens);
+  for (int64_t list = 0; list < shape_.lists; ++list) {
+    for (int64_t i = blocks; i < sequence.blocks; ++i) {
+      pool_.DropReference(sequence.ids[static_cast<size_t>(list * sequence.capacity + i)]);
+    }
+  }
+  sequence.length = tokens;
+  sequence.blocks = blocks;
+  sequence.changed.resize(static_cast<size_t>(blocks));
+}
+
 std::pair<int64_t, int64_t> SequenceTable::Rewritten(const Sequence& sequence,
                                                      const Growth& growth) const {
   const int64_t from = growth.from < 0 ? sequence.length : std::min(growth.from, sequence.length);

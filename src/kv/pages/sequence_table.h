@@ -33,6 +33,8 @@ class SequenceTable {
   // The same with the parent's first `tokens` rows only.
   SequenceId ForkPrefix(SequenceId parent, int64_t tokens);
   void Release(SequenceId id);
+  // Takes back the rows from `tokens` on, at most Length(id), and the pages that only they used.
+  void Truncate(SequenceId id, int64_t tokens);
 
   int64_t Length(SequenceId id) const { return Get(id).length; }
   int64_t size() const { return static_cast<int64_t>(sequences_.size()); }

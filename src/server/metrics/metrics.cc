@@ -108,6 +108,10 @@ std::string MetricsText(const Metrics& metrics, const HttpCounters& http, const 
              engine.running);
   page.Counter("litecache_prompt_tokens_total", "Prompt tokens processed.", engine.prompt_tokens);
   page.Counter("litecache_generation_tokens_total", "Tokens generated.", engine.generated_tokens);
+  page.Counter("litecache_drafted_tokens_total", "Tokens computed before they were chosen.",
+               engine.drafts.drafted);
+  page.Counter("litecache_draft_accepted_tokens_total", "Drafted tokens that were chosen.",
+               engine.drafts.accepted);
   page.Counter("litecache_engine_steps_total", "Forward passes.", engine.steps);
   page.Counter("litecache_requests_rejected_total",
                "Requests refused with 429: the queue was full.", metrics.rejected);

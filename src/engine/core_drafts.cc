@@ -1,0 +1,116 @@
+// Drafts: proposed before a step, and followed after it.
+#include <algorithm>
+
+#include "engine/core.h"
+
+namespace litecache::engine {
+namespace {
+
+// Work on a constraint's mask between two rows of a draft (TokenConstraint::Prepare): 0.1 ms. A
+// mask that takes longer ends the draft, so that other samples do not wait for it.
+constexpr int64_t kMaskPiece = 10'000;
+
+}  // namespace
+
+void Core::ProposeDrafts() {
+  int64_t rows = 0;
+  bool prefilling = false;
+  for (const auto& group : scheduler_.running()) {
+    prefilling = prefilling || (group->prefilling() && group->prefix_wait == nullptr);
+    for (Sample& sample : group->samples) {
+      if (!sample.live) continue;
+      sample.drafts->next.clear();
+      if (sample.prepared) ++rows;
+    }
+  }
+  // A step with prompt tokens takes as long as they do, and the prompts need its rows.
+  if (prefilling) return;
+  auto tokens = static_cast<double>(rows);
+  int64_t left = options_.score_rows;  // logits that the step has room for
+  for (const auto& group : scheduler_.running()) {
+    for (Sample& sample : group->samples) {
+      if (!sample.live || !sample.prepared) continue;
+      // The last token of an answer is never fed back.
+      const int64_t most =
+          std::min({options_.draft_tokens, left, group->max_tokens - sample.generated - 1});
+      if (most <= 0) continue;
+      SampleDrafts& drafts = *sample.drafts;
+      drafts.match = drafts.lookup.Propose(most, &drafts.next);
+      if (drafts.match == 0) continue;
+      const int64_t length =
+          options_.draft_always
+              ? most
+              : DraftLength(step_costs_, drafts.acceptance.Rate(drafts.match), most, rows, &tokens);
+      if (length == 0) drafts.acceptance.Skip(drafts.match);
+      drafts.next.resize(static_cast<size_t>(length));
+      rows += length;
+      left -= length;
+    }
+  }
+}
+
+void Core::FinishDrafts(const StepPlan& plan) {
+  struct Following {
+    const StepPlan::Decode* row = nullptr;
+    int64_t accepted = 0;
+    bool ended = false;
+  };
+  std::vector<Following> following;
+  for (const StepPlan::Decode& row : plan.decodes) {
+    following.push_back({&row, 0, false});
+  }
+  // Row i of every draft, then row i + 1: a sample's choice depends on the one before.
+  for (int64_t i = 0; i < options_.draft_tokens; ++i) {
+    sampled_.clear();
+    for (Following& one : following) {
+      const StepPlan::Decode& row = *one.row;
+      if (one.ended || i >= row.drafted || row.group->ended) continue;
+      Sample& sample = row.group->samples[row.sample];
+      one.ended = sample.last_token != sample.drafts->next[static_cast<size_t>(i)];
+      if (one.ended) continue;
+      one.ended = !sample.live;
+      if (!one.ended && sample.constraint != nullptr && !sample.prepared) {
+        try {
+          sample.prepared = sample.constraint->Prepare(kMaskPiece);
+        } catch (...) {
+          sample.prepared = true;  // Mask() throws it again, which ends the request
+        }
+        one.ended = !sample.prepared;
+      }
+      if (one.ended) continue;
+      ++one.accepted;
+      sampled_.push_back({row.group, row.sample, row.logit_row + i + 1});
+    }
+    if (sampled_.empty()) break;
+    SampleRows();
+    for (Sampled& row : sampled_) Deliver(&row);
+  }
+  for (const Following& one : following) {
+    Group* group = one.row->group;
+    Sample& sample = group->samples[one.row->sample];
+    if (one.row->drafted > 0) {
+      // What an answer's end cut off says nothing about the draft.
+      sample.drafts->acceptance.Record(sample.drafts->match,
+                                       sample.live ? one.row->drafted : one.accepted, one.accepted);
+    }
+    if (sample.live && !group->ended) TakeBack(*group, sample);
+    const auto count = [&](DraftStats* stats) {
+      stats->drafted += one.row->drafted;
+      stats->accepted += one.accepted;
+      ++stats->passes;
+    };
+    count(&counters_.drafts);
+    group->channel->UpdateStats([&](RequestStats& stats) { count(&stats.drafts); });
+  }
+}
+
+void Core::TakeBack(const Group& group, const Sample& sample) {
+  if (options_.draft_tokens == 0) return;
+  // The last token is not in the cache.
+  const int64_t rows = group.prompt_size() + sample.generated - 1;
+  if (backend_.cache->Length(sample.sequence) > rows) {
+    backend_.cache->Truncate(sample.sequence, rows);
+  }
+}
+
+}  // namespace litecache::engine

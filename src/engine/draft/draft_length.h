@@ -1,0 +1,45 @@
+// How many tokens to draft: what steps cost, how often drafts are accepted, and what pays.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+namespace litecache::engine {
+
+// Seconds that steps without prompt tokens take, by their rows.
+class StepCosts {
+ public:
+  static constexpr int64_t kMostRows = 64;
+  void Measure(int64_t rows, double seconds);
+  // Between measured numbers of rows it interpolates; above them it assumes that every row adds a
+  // fifth of the least one's time. 0: nothing has been measured.
+  double Of(int64_t rows) const;
+
+ private:
+  std::array<double, kMostRows + 1> seconds_{};  // 0: not measured
+};
+
+// How often the drafts of one sample are accepted, by the length of the match that proposed them.
+class Acceptance {
+ public:
+  // The share of drafted tokens that are accepted if all before them were.
+  double Rate(int64_t match) const;
+  void Record(int64_t match, int64_t drafted, int64_t accepted);
+  // A proposal was not used: old results count less, so that drafts are tried again.
+  void Skip(int64_t match);
+
+ private:
+  static constexpr size_t kClasses = 4;
+  static size_t Class(int64_t match) { return match < 3 ? 0 : match < 5 ? 1 : match < 9 ? 2 : 3; }
+
+  std::array<double, kClasses> tried_{}, accepted_{};
+};
+
+// The draft length from 0 to `most` that gives the most tokens per second, for a sample that joins
+// a step of `rows` rows (its own first row included) which gives `tokens` tokens. *tokens grows by
+// the accepted ones that are expected.
+int64_t DraftLength(const StepCosts& costs, double rate, int64_t most, int64_t rows,
+                    double* tokens);
+
+}  // namespace litecache::engine
