@@ -57,6 +57,8 @@ class Options(KvOptions, total=False):
     max_batch: Union[str, int, float]
     prefill_chunk: Union[str, int, float]
     deterministic: bool
+    draft: bool
+    draft_tokens: Union[str, int, float]
     prefill_chunk_beside: Union[str, int, float]
     prefix_cache: bool
     prefix_store: Union[str, os.PathLike[str]]
