@@ -57,7 +57,7 @@ template <class S>
 std::string AnotherValue(const Option<S>& option) {
   const std::string before = option.get(S());
   for (const char* text : {"on", "off", "1", "0", "2", "128", "0.5", "f32", "fp8", "copy", "full",
-                           "litecache", "exact", "fixed", "mean", "sum", "16", "x"}) {
+                           "litecache", "exact", "fixed", "mean", "sum", "16", "lookup", "x"}) {
     S options;
     try {
       option.set(options, text, option.name);

@@ -102,8 +102,8 @@ TEST(OptionFlags, ErrorsNameTheFlag) {
   EXPECT_EQ(ErrorOf("--resident-heads some"),
             "--resident-heads: 'some' is not formula, none or a number");
   EXPECT_EQ(ErrorOf("--kv-budget 0%"),
-            "--kv-budget: '0%' is not a share above 0% and up to 100%; write e.g. 10%, 0.1, "
-            "2048 or auto");
+            "--kv-budget: '0%' is not a share above 0% and up to 100%; write e.g. 10%, 10%@8k, "
+            "0.1, 2048 or auto");
   EXPECT_THAT(ErrorOf("--kv-policy ful"), HasSubstr("--kv-policy: 'ful' is not one of full, "));
   // Options that cannot be combined.
   EXPECT_EQ(ErrorOf("--slots 2 --no-delta"),
