@@ -209,7 +209,8 @@ class Chat(Browser):
         page = self.open(self.server)
         never_end(page)
         set_fields(page, max_tokens=20000)
-        stops = (lambda: page.click("#stop"), lambda: page.keyboard.press("Escape"))
+        # Not page.click(), which waits for frames that a busy page draws late, when the answer may have ended.
+        stops = (lambda: page.locator("#stop").dispatch_event("click"), lambda: page.keyboard.press("Escape"))
         for count, stop in enumerate(stops, 1):
             send(page, "class Queue:")
             text = page.locator("article.assistant .text").last
