@@ -42,9 +42,9 @@ Rows EngineRows() {
           "many "
           "requests. With policies full and litecache"),
       Row("draft", &O::draft, Choice({"off", "lookup"}),
-          "Drafts of the next tokens, which the model checks in one step; the answer is the same. "
-          "lookup: what followed the last tokens earlier in prompt or answer. On the CPU, with "
-          "policy full"),
+          "Drafts of the next tokens, which the model checks in one step; the answer is the same "
+          "but for bf16 rounding. lookup: what followed the last tokens earlier in prompt or "
+          "answer. On the CPU, with policy full"),
       Row("draft_tokens", &O::draft_tokens, Whole(1, 63),
           "The most tokens drafted for a sequence in a step; fewer where more do not pay"),
   };
