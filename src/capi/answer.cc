@@ -30,26 +30,15 @@ Answer::Answer(Engine& engine, server::GenerationJob job)
         wake->Set();
       };
     }
-    parts_.push_back({Submit(engine, std::move(request))});
+    parts_.push_back(server::SubmitRequest(engine, job_, std::move(request)));
   }
   job_.requests.clear();
 }
 
 Answer::~Answer() { Cancel(); }
 
-std::shared_ptr<RequestHandle> Answer::Submit(Engine& engine, Request request) {
-  if (job_.explicit_max_tokens) return engine.Submit(std::move(request));
-  try {
-    return engine.Submit(request);
-  } catch (const CapacityError&) {
-    // The default length was not requested: what the memory holds is enough.
-    request.max_tokens = 0;
-    return engine.Submit(std::move(request));
-  }
-}
-
 void Answer::Cancel() {
-  for (const Part& part : parts_) part.handle->Cancel();
+  for (const auto& part : parts_) part.handle->Cancel();
 }
 
 Answer::State Answer::Next(double seconds, std::string* text) {
@@ -121,29 +110,17 @@ void Answer::ReportProgress(std::string* out) {
   if (processed <= reported_) return;
   reported_ = processed;
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started_;
-  job_.format->OnProgress({prompt_tokens_, GetUsage().cached_tokens, processed, took.count()}, out);
+  job_.format->OnProgress(
+      {prompt_tokens_, server::UsageOf(parts_).cached_tokens, processed, took.count()}, out);
 }
 
 void Answer::End(std::string* out) {
   ended_ = true;
   if (job_.stream.stream) {
-    job_.format->End(GetUsage(), out);
+    job_.format->End(server::UsageOf(parts_), out);
   } else {
-    *out = server::Dump(job_.format->Whole(GetUsage()));
+    *out = server::Dump(job_.format->Whole(server::UsageOf(parts_)));
   }
-}
-
-server::Usage Answer::GetUsage() const {
-  server::Usage usage;
-  for (const Part& part : parts_) {
-    const RequestStats stats = part.handle->Stats();
-    usage.prompt_tokens += stats.prompt_tokens;
-    usage.cached_tokens += stats.cached_tokens;
-    usage.generated_tokens += stats.generated_tokens;
-    usage.prefill_seconds = std::max(usage.prefill_seconds, stats.prefill_seconds);
-    usage.decode_seconds = std::max(usage.decode_seconds, stats.decode_seconds);
-  }
-  return usage;
 }
 
 }  // namespace litecache::capi

@@ -32,10 +32,6 @@ class Answer {
   void Cancel();
 
  private:
-  struct Part {
-    std::shared_ptr<RequestHandle> handle;
-    bool done = false;
-  };
   // The engine may call back a little longer than the answer exists.
   struct Wake {
     std::mutex mutex;
@@ -45,17 +41,15 @@ class Answer {
     void Set();
   };
 
-  std::shared_ptr<RequestHandle> Submit(Engine& engine, Request request);
   // Takes all chunks that are ready; returns whether some are left to come.
   bool TakeChunks(std::string* out);
   void ReportProgress(std::string* out);
   void End(std::string* out);
-  server::Usage GetUsage() const;
 
   server::GenerationJob job_;
   const int samples_;
   int64_t prompt_tokens_ = 0;
-  std::vector<Part> parts_;  // one per prompt
+  std::vector<server::SubmittedRequest> parts_;  // one per prompt
   std::shared_ptr<Wake> wake_ = std::make_shared<Wake>();
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   int64_t reported_ = -1;

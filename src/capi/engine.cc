@@ -2,7 +2,6 @@
 #include "litecache/engine.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <string>
 #include <utility>
@@ -15,6 +14,7 @@
 #include "cli/app.h"
 #include "model/config.h"
 #include "server/api/answer.h"
+#include "server/api/endpoints.h"
 #include "server/api/information.h"
 #include "server/api/stats.h"
 #include "server/server.h"
@@ -69,15 +69,10 @@ Json CallJson(const litecache_engine& engine, std::string_view path, const char*
   const ServedModel& model = *engine.model;
   if (path == "/props") return server::PropsJson(model);
   if (path == "/stats") return StatsOf(engine);
-  using Call = Json (*)(const Json&, const ServedModel&);
-  static constexpr std::array<std::pair<std::string_view, Call>, 4> kCalls = {{
-      {"/tokenize", server::TokenizeJson},
-      {"/detokenize", server::DetokenizeJson},
-      {"/apply-template", server::ApplyTemplateJson},
-      {"/v1/messages/count_tokens", server::CountTokensJson},
-  }};
-  for (const auto& [name, call] : kCalls) {
-    if (name == path) return call(server::ParseBody(body == nullptr ? "{}" : body), model);
+  for (const server::JsonEndpoint& endpoint : server::JsonEndpoints()) {
+    if (endpoint.path == path && endpoint.compute != nullptr) {
+      return endpoint.compute(server::ParseBody(body == nullptr ? "{}" : body), model);
+    }
   }
   throw InvalidArgument("litecache_call: no path {}; see litecache.h for the list", path);
 }
@@ -85,16 +80,10 @@ Json CallJson(const litecache_engine& engine, std::string_view path, const char*
 litecache::server::GenerationJob ReadJob(const ServedModel& model, std::string_view path,
                                          const char* body) {
   namespace server = litecache::server;
-  using Read = server::GenerationJob (*)(const Json&, const ServedModel&);
-  static constexpr std::array<std::pair<std::string_view, Read>, 5> kReaders = {{
-      {"/v1/completions", server::ReadCompletion},
-      {"/v1/chat/completions", server::ReadChat},
-      {"/v1/responses", server::ReadResponses},
-      {"/v1/messages", server::ReadAnthropic},
-      {"/infill", server::ReadInfill},
-  }};
-  for (const auto& [name, read] : kReaders) {
-    if (name == path) return read(server::ParseBody(body == nullptr ? "{}" : body), model);
+  for (const server::JsonEndpoint& endpoint : server::JsonEndpoints()) {
+    if (endpoint.path == path && endpoint.read_job != nullptr) {
+      return endpoint.read_job(server::ParseBody(body == nullptr ? "{}" : body), model);
+    }
   }
   throw InvalidArgument("litecache_start: no path {}; see litecache.h for the list", path);
 }

@@ -46,20 +46,9 @@ void Generation::Submit(Engine& engine) {
         if (auto alive = exchange.lock()) alive->Wake();
       };
     }
-    parts_.push_back({SubmitOne(engine, std::move(request))});
+    parts_.push_back(SubmitRequest(engine, job_, std::move(request)));
   }
   job_.requests.clear();
-}
-
-std::shared_ptr<RequestHandle> Generation::SubmitOne(Engine& engine, Request request) {
-  if (job_.explicit_max_tokens) return engine.Submit(std::move(request));
-  try {
-    return engine.Submit(request);
-  } catch (const CapacityError&) {
-    // The default length was not requested: what the memory holds is enough.
-    request.max_tokens = 0;
-    return engine.Submit(std::move(request));
-  }
 }
 
 void Generation::Begin() {
@@ -84,7 +73,7 @@ void Generation::Advance() {
   ReportProgress(&out);
   if (!TakeChunks(&out)) return;
   bool all = true;
-  for (const Part& part : parts_) all = all && part.done;
+  for (const auto& part : parts_) all = all && part.done;
   if (all) return Complete(&out);
   if (job_.stream.stream) exchange_->Write(out);
 }
@@ -94,7 +83,7 @@ void Generation::ReportProgress(std::string* out) {
   const int64_t processed = prefill_->processed;
   if (processed <= reported_) return;
   reported_ = processed;
-  const Usage usage = GetUsage();
+  const Usage usage = UsageOf(parts_);
   job_.format->OnProgress({prompt_tokens_, usage.cached_tokens, processed,
                            Seconds(Clock::now() - exchange_->started())},
                           out);
@@ -121,7 +110,8 @@ bool Generation::TakeChunks(std::string* out) {
     if (!job_.stream.stream) {
       out->clear();
     } else if (out->size() >= kWriteAtOnce) {
-      exchange_->Write(std::exchange(*out, {}));
+      exchange_->Write(*out);
+      out->clear();
       if (!exchange_->Writable()) return true;
     }
   }
@@ -169,22 +159,9 @@ void Generation::Measure(int choice, const Chunk& chunk) {
   }
 }
 
-Usage Generation::GetUsage() const {
-  Usage usage;
-  for (const Part& part : parts_) {
-    const RequestStats stats = part.handle->Stats();
-    usage.prompt_tokens += stats.prompt_tokens;
-    usage.cached_tokens += stats.cached_tokens;
-    usage.generated_tokens += stats.generated_tokens;
-    usage.prefill_seconds = std::max(usage.prefill_seconds, stats.prefill_seconds);
-    usage.decode_seconds = std::max(usage.decode_seconds, stats.decode_seconds);
-  }
-  return usage;
-}
-
 void Generation::Complete(std::string* out) {
-  const Usage usage = GetUsage();
-  for (const Part& part : parts_) {
+  const Usage usage = UsageOf(parts_);
+  for (const auto& part : parts_) {
     service_.metrics().queue.Observe(part.handle->Stats().queue_seconds);
   }
   if (job_.stream.stream) {
@@ -200,7 +177,7 @@ void Generation::Complete(std::string* out) {
 }
 
 void Generation::Fail(const ApiError& error, std::string* out) {
-  for (const Part& part : parts_) part.handle->Cancel();
+  for (const auto& part : parts_) part.handle->Cancel();
   if (job_.stream.stream) {
     job_.format->Failed(error, out);
     exchange_->Write(*out);
@@ -212,7 +189,7 @@ void Generation::Fail(const ApiError& error, std::string* out) {
 }
 
 void Generation::Cancel() {
-  for (const Part& part : parts_) part.handle->Cancel();
+  for (const auto& part : parts_) part.handle->Cancel();
 }
 
 void Generation::Abandon() {

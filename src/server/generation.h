@@ -38,16 +38,11 @@ class Generation final : public Producer {
  private:
   using Clock = std::chrono::steady_clock;
 
-  struct Part {
-    std::shared_ptr<RequestHandle> handle;
-    bool done = false;
-  };
   // Written by the engine's thread.
   struct PrefillState {
     std::atomic<int64_t> processed{0};
   };
 
-  std::shared_ptr<RequestHandle> SubmitOne(Engine& engine, Request request);
   void Begin();
   void ReportProgress(std::string* out);
   // Takes chunks while there are some and the client keeps up. Returns false if the answer has
@@ -58,7 +53,6 @@ class Generation final : public Producer {
   void Complete(std::string* out);
   void Fail(const ApiError& error, std::string* out);
   void Leave();
-  Usage GetUsage() const;
 
   std::shared_ptr<Exchange> exchange_;
   Service& service_;
@@ -66,7 +60,7 @@ class Generation final : public Producer {
   std::shared_ptr<void> counted_;
   int samples_;
   int64_t prompt_tokens_ = 0;
-  std::vector<Part> parts_;  // one per prompt
+  std::vector<SubmittedRequest> parts_;  // one per prompt
   std::shared_ptr<PrefillState> prefill_;
   int64_t reported_ = -1;
 

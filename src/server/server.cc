@@ -53,7 +53,7 @@ Server::Server(ServerOptions options) : tls_(!options.http.tls_certificate.empty
   http_ = std::make_unique<HttpServer>(
       loop_, std::move(options.http),
       [this](const std::shared_ptr<Exchange>& exchange) { service_->Handle(exchange); },
-      [this](const HttpRequest& request) { return service_->CheckHeader(request); },
+      [this](const HttpRequest& request) { return service_->access().CheckHeader(request); },
       [](int status, const std::string& message) {
         return StatusError(status, message).Response();
       },
@@ -65,7 +65,8 @@ Server::Server(ServerOptions options) : tls_(!options.http.tls_certificate.empty
         service_->OnFinished(exchange);
       });
   service_->SetCounters(&http_->counters());
-  if (listed || (open && IsLoopback(http_->address()))) service_->SetHostCheck(std::move(check));
+  if (listed || (open && IsLoopback(http_->address())))
+    service_->access().SetHostCheck(std::move(check));
   loop_.Start();
 }
 

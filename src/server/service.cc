@@ -4,13 +4,11 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 #include <utility>
 
-#include "base/error.h"
-#include "base/units.h"
 #include "base/work_limit.h"
+#include "server/api/endpoints.h"
 #include "server/api/error.h"
 #include "server/api/fields.h"
 #include "server/api/information.h"
@@ -37,9 +35,6 @@ void Reply(Exchange& exchange, const Json& body, int status = 200) {
 void RespondError(Exchange& exchange, const ApiError& error) {
   exchange.Respond(error.Response(ErrorShapeOf(exchange.request().path)));
 }
-
-// Paths that need no key and answer at any time.
-bool IsHealth(std::string_view path) { return path == "/health" || path == "/ping"; }
 
 // Accepts parameters, as in "application/json; charset=utf-8".
 bool IsJson(std::string_view type) {
@@ -75,7 +70,8 @@ struct OpenRequest {
 Service::Service(ServiceOptions options, IoLoop& loop)
     : options_(std::move(options)),
       loop_(loop),
-      answers_(options_.answer_bytes),
+      access_(options_.keys, options_.cors_origins),
+      admission_(options_.max_queue, options_.answer_bytes, metrics_),
       workers_(std::make_unique<WorkerPool>(options_.workers)) {}
 
 Service::~Service() = default;
@@ -107,26 +103,27 @@ void Service::Register(Generation* generation) {
 void Service::Unregister(Generation* generation) { generations_.erase(generation); }
 
 const std::vector<Service::Route>& Service::Routes() {
-  static const std::vector<Route> routes = {
-      {"GET", "/health", &Service::Health},
-      {"GET", "/ping", &Service::Health},
-      {"GET", "/version", &Service::Version},
-      {"GET", "/slots", &Service::Slots},
-      {"GET", "/metrics", &Service::MetricsPage},
-      {"GET", "/props", &Service::Props},
-      {"GET", "/stats", &Service::StatsPage},
-      {"GET", "/v1/models", &Service::Models},
-      {"POST", "/v1/chat/completions", &Service::Chat},
-      {"POST", "/v1/completions", &Service::Completion},
-      {"POST", "/infill", &Service::Infill},
-      {"POST", "/v1/embeddings", &Service::Embeddings},
-      {"POST", "/v1/responses", &Service::Responses},
-      {"POST", "/v1/messages", &Service::Messages},
-      {"POST", "/v1/messages/count_tokens", &Service::CountTokens},
-      {"POST", "/tokenize", &Service::Tokenize},
-      {"POST", "/detokenize", &Service::Detokenize},
-      {"POST", "/apply-template", &Service::ApplyTemplate},
-  };
+  static const std::vector<Route> routes = [] {
+    std::vector<Route> all = {
+        {"GET", "/health", &Service::Health},
+        {"GET", "/ping", &Service::Health},
+        {"GET", "/version", &Service::Version},
+        {"GET", "/slots", &Service::Slots},
+        {"GET", "/metrics", &Service::MetricsPage},
+        {"GET", "/props", &Service::Props},
+        {"GET", "/stats", &Service::StatsPage},
+        {"GET", "/v1/models", &Service::Models},
+        {"POST", "/v1/embeddings", &Service::Embeddings},
+    };
+    for (const JsonEndpoint& endpoint : JsonEndpoints()) {
+      all.push_back({"POST", endpoint.path,
+                     [&endpoint](Service& service, const std::shared_ptr<Exchange>& exchange) {
+                       endpoint.read_job != nullptr ? service.Generate(exchange, endpoint)
+                                                    : service.Compute(exchange, endpoint);
+                     }});
+    }
+    return all;
+  }();
   return routes;
 }
 
@@ -138,31 +135,8 @@ std::string Service::RoutePath(const std::string& path) {
   return alias ? versioned : path;
 }
 
-bool Service::OriginAllowed(std::string_view origin) const {
-  const auto& allowed = options_.cors_origins;
-  return !origin.empty() && std::any_of(allowed.begin(), allowed.end(), [&](const auto& one) {
-    return one == "*" || one == origin;
-  });
-}
-
-void Service::AddCors(Exchange& exchange) const {
-  const std::string_view origin = exchange.request().Header("origin");
-  if (!OriginAllowed(origin)) return;
-  exchange.AddHeader("Access-Control-Allow-Origin", std::string(origin));
-  exchange.AddHeader("Vary", "Origin");
-  if (exchange.request().method != "OPTIONS") return;
-  exchange.AddHeader("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-  exchange.AddHeader(
-      "Access-Control-Allow-Headers",
-      "Authorization, Content-Type, X-Api-Key, Anthropic-Version, Anthropic-Beta, "
-      "Anthropic-Dangerous-Direct-Browser-Access, X-Stainless-Arch, X-Stainless-Lang, "
-      "X-Stainless-OS, X-Stainless-Package-Version, X-Stainless-Retry-Count, "
-      "X-Stainless-Runtime, X-Stainless-Runtime-Version, X-Stainless-Timeout");
-  exchange.AddHeader("Access-Control-Max-Age", "600");
-}
-
 void Service::Handle(const std::shared_ptr<Exchange>& exchange) {
-  AddCors(*exchange);
+  access_.AddCorsHeaders(*exchange);
   try {
     Dispatch(exchange);
   } catch (...) {
@@ -170,50 +144,17 @@ void Service::Handle(const std::shared_ptr<Exchange>& exchange) {
   }
 }
 
-void Service::CheckHost(const HttpRequest& request) const {
-  const std::string_view host = request.Header("host");
-  if (IsHealth(request.path) || hosts_.Allows(host)) return;
-  throw ApiError(403, "invalid_request_error", "host_not_allowed", "",
-                 fmt::format("the host {} is not allowed: use localhost or 127.0.0.1, or start "
-                             "the server with --allowed-host and that name",
-                             Excerpt(std::string(host))));
-}
-
-void Service::CheckKey(const HttpRequest& request) const {
-  if (IsHealth(request.path) || IsPage(request.path) || options_.keys.empty() || KeyOf(request)) {
-    return;
-  }
-  throw ApiError(401, "invalid_request_error", "invalid_api_key", "",
-                 "this server requires an API key: send 'Authorization: Bearer KEY'");
-}
-
-std::optional<size_t> Service::KeyOf(const HttpRequest& request) const {
-  if (const auto key = options_.keys.Find(request.Header("authorization"))) return key;
-  // How clients of Anthropic's API send it.
-  return options_.keys.Find(fmt::format("Bearer {}", request.Header("x-api-key")));
-}
-
-std::optional<HttpResponse> Service::CheckHeader(const HttpRequest& request) const {
-  try {
-    CheckHost(request);
-    CheckKey(request);
-  } catch (const ApiError& error) {
-    return error.Response(ErrorShapeOf(request.path));
-  }
-  return std::nullopt;
-}
-
 void Service::Dispatch(const std::shared_ptr<Exchange>& exchange) {
   const HttpRequest& request = exchange->request();
-  CheckHost(request);
+  access_.CheckHost(request);
   const std::string method = request.method == "HEAD" ? "GET" : request.method;
   // A preflight request carries no key, and its answer reveals nothing.
-  if (method == "OPTIONS" && OriginAllowed(request.Header("origin"))) {
+  if (access_.IsPreflight(request)) {
     HttpResponse response;
     response.status = 204;
     return exchange->Respond(std::move(response));
   }
-  CheckKey(request);
+  access_.CheckKey(request);
   if (IsPage(request.path)) {
     if (method == "GET") return exchange->Respond(PageFile(request.path));
     exchange->AddHeader("Allow", "GET");
@@ -244,7 +185,7 @@ void Service::Dispatch(const std::shared_ptr<Exchange>& exchange) {
     throw ApiError(503, "server_error", "loading", "", "the model is being loaded").RetryAfter(1);
   }
   if (one_model) return OneModel(exchange);
-  (this->*route->call)(exchange);
+  route->call(*this, exchange);
 }
 
 void Service::OnFinished(const Exchange& exchange) {
@@ -257,16 +198,20 @@ void Service::OnFinished(const Exchange& exchange) {
   ++metrics_.answers[{known ? path : other, exchange.status()}];
 }
 
-void Service::Answer(const std::shared_ptr<Exchange>& exchange,
-                     std::function<Json(const Json&, const ServedModel&)> body) {
-  const uint64_t client = ClientOf(exchange->request());
+void Service::Compute(const std::shared_ptr<Exchange>& exchange, const JsonEndpoint& endpoint) {
+  const uint64_t client = access_.ClientOf(exchange->request());
   CheckQueue(client);
   auto count = std::make_shared<Count>(&preparing_);
-  Prepare(exchange, client, [exchange, count, body = std::move(body), model = model_.get()] {
+  Prepare(exchange, client, [exchange, count, compute = endpoint.compute, model = model_.get()] {
     HttpResponse response;
-    response.body = Dump(body(ParseBody(exchange->TakeBody()), *model));
+    response.body = Dump(compute(ParseBody(exchange->TakeBody()), *model));
     exchange->Respond(std::move(response));
   });
+}
+
+void Service::CheckQueue(uint64_t client) {
+  const int64_t waiting = preparing_ + model_->engine->Stats().waiting;
+  admission_.CheckQueue(client, waiting, generations_.size());
 }
 
 void Service::Prepare(const std::shared_ptr<Exchange>& exchange, uint64_t client,
@@ -289,70 +234,25 @@ void Service::Prepare(const std::shared_ptr<Exchange>& exchange, uint64_t client
   });
 }
 
-uint64_t Service::ClientOf(const HttpRequest& request) const {
-  if (const auto key = KeyOf(request)) return *key + 1;
-  return std::hash<std::string>()(request.peer);
-}
-
-void Service::CheckQueue(uint64_t client) {
-  const int64_t waiting = preparing_ + model_->engine->Stats().waiting;
-  if (waiting < options_.max_queue) return;
-  // One client cannot fill the queue for the others: a client with fewer requests than its share of
-  // the places is still admitted, up to twice as many in all.
-  const int64_t open = clients_.Open(client);
-  const int64_t sharing = clients_.count() + (open == 0 ? 1 : 0);
-  if (open < options_.max_queue / sharing && waiting < 2 * options_.max_queue) return;
-  ++metrics_.rejected;
-  // Estimate of the time that the requests ahead will take, from the requests served so far.
-  const Histogram& served = metrics_.duration;
-  const double mean = served.count() == 0 ? 1 : served.sum() / static_cast<double>(served.count());
-  const double running =
-      std::max<double>(1, static_cast<double>(generations_.size()) - static_cast<double>(waiting));
-  const double seconds = mean * static_cast<double>(waiting) / running;
-  throw ApiError(429, "rate_limit_error", "queue_full", "",
-                 fmt::format("{} requests are waiting already: try again later", waiting))
-      .RetryAfter(static_cast<int>(std::clamp(std::ceil(seconds), 1.0, 60.0)));
-}
-
-void Service::Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read) {
-  const uint64_t client = ClientOf(exchange->request());
+void Service::Generate(const std::shared_ptr<Exchange>& exchange, const JsonEndpoint& endpoint) {
+  const uint64_t client = access_.ClientOf(exchange->request());
   CheckQueue(client);
   // Shared, because std::function copies its tasks, and the count must end at a defined moment.
   auto preparing = std::make_shared<std::optional<Count>>(std::in_place, &preparing_);
-  auto generating = std::make_shared<OpenRequest>(&generating_, clients_.Enter(client));
-  Prepare(
-      exchange, client,
-      [this, exchange, client, preparing, generating, read, model = model_.get()] {
-        auto job = read(ParseBody(exchange->TakeBody()), *model);
-        for (Request& request : job.requests) request.client = client;
-        generating->answer = ShareFor(job);
-        auto generation = std::make_shared<Generation>(exchange, *this, std::move(job), generating);
-        preparing
+  auto generating = std::make_shared<OpenRequest>(&generating_, admission_.Enter(client));
+  Prepare(exchange, client,
+          [this, exchange, client, preparing, generating, read = endpoint.read_job,
+           model = model_.get()] {
+            auto job = read(ParseBody(exchange->TakeBody()), *model);
+            for (Request& request : job.requests) request.client = client;
+            generating->answer = admission_.ReserveAnswer(job);
+            auto generation =
+                std::make_shared<Generation>(exchange, *this, std::move(job), generating);
             // The engine counts it from here on: counting it twice would fill the queue too early.
-            ->reset();
-        generation->Submit(*model->engine);
-        exchange->Attach(std::move(generation));
-      });
-}
-
-MemoryBudget::Share Service::ShareFor(const GenerationJob& job) {
-  const int64_t bytes = AnswerBytes(job);
-  if (bytes > answers_.limit()) {
-    throw BadRequest("",
-                     "the answer may take {}, and this server sets aside {} for all answers: ask "
-                     "for fewer tokens, samples or log-probabilities{}",
-                     FormatBytes(static_cast<uint64_t>(bytes)),
-                     FormatBytes(static_cast<uint64_t>(answers_.limit())),
-                     job.stream.stream ? "" : ", or for a stream");
-  }
-  MemoryBudget::Share share(answers_);
-  if (!share.Grow(bytes)) {
-    throw ApiError(429, "rate_limit_error", "queue_full", "",
-                   "the answers to other requests take the memory set aside for them: try again "
-                   "later")
-        .RetryAfter(1);
-  }
-  return share;
+            preparing->reset();
+            generation->Submit(*model->engine);
+            exchange->Attach(std::move(generation));
+          });
 }
 
 void Service::Health(const std::shared_ptr<Exchange>& exchange) {
@@ -400,41 +300,9 @@ void Service::Slots(const std::shared_ptr<Exchange>& exchange) {
   Reply(*exchange, SlotsJson(*model_));
 }
 
-void Service::ApplyTemplate(const std::shared_ptr<Exchange>& exchange) {
-  Answer(exchange, ApplyTemplateJson);
-}
-
-void Service::Tokenize(const std::shared_ptr<Exchange>& exchange) {
-  Answer(exchange, TokenizeJson);
-}
-
-void Service::Detokenize(const std::shared_ptr<Exchange>& exchange) {
-  Answer(exchange, DetokenizeJson);
-}
-
-void Service::Chat(const std::shared_ptr<Exchange>& exchange) { Generate(exchange, ReadChat); }
-
-void Service::Completion(const std::shared_ptr<Exchange>& exchange) {
-  Generate(exchange, ReadCompletion);
-}
-
-void Service::Infill(const std::shared_ptr<Exchange>& exchange) { Generate(exchange, ReadInfill); }
-
 void Service::Embeddings(const std::shared_ptr<Exchange>&) {
   // Not 501, which clients take for a failure and try again.
   throw StatusError(404, "this server generates text; it does not compute embeddings");
-}
-
-void Service::Responses(const std::shared_ptr<Exchange>& exchange) {
-  Generate(exchange, ReadResponses);
-}
-
-void Service::Messages(const std::shared_ptr<Exchange>& exchange) {
-  Generate(exchange, ReadAnthropic);
-}
-
-void Service::CountTokens(const std::shared_ptr<Exchange>& exchange) {
-  Answer(exchange, CountTokensJson);
 }
 
 }  // namespace litecache::server

@@ -1,4 +1,4 @@
-// The service: routes, access, and how many requests are admitted at once.
+// The service: routes, and the requests that generate.
 #pragma once
 
 #include <atomic>
@@ -12,14 +12,13 @@
 #include <unordered_set>
 #include <vector>
 
-#include "server/api/answer.h"
+#include "server/access.h"
+#include "server/admission.h"
+#include "server/api/endpoints.h"
 #include "server/api/model.h"
 #include "server/auth.h"
-#include "server/clients.h"
-#include "server/host_check.h"
 #include "server/http/exchange.h"
 #include "server/http/io_loop.h"
-#include "server/memory_budget.h"
 #include "server/metrics/metrics.h"
 #include "server/worker_pool.h"
 
@@ -69,9 +68,7 @@ class Service {
 
   void SetCounters(const HttpCounters* counters) { counters_ = counters; }
   void Handle(const std::shared_ptr<Exchange>& exchange);
-  void SetHostCheck(HostCheck check) { hosts_ = std::move(check); }
-  // Refuses a request by its header alone, or returns nullopt.
-  std::optional<HttpResponse> CheckHeader(const HttpRequest& request) const;
+  Access& access() { return access_; }
   void OnFinished(const Exchange& exchange);
 
   Metrics& metrics() { return metrics_; }
@@ -80,36 +77,23 @@ class Service {
   const ServedModel* model() const { return model_.get(); }
 
  private:
-  using Call = void (Service::*)(const std::shared_ptr<Exchange>&);
   struct Route {
     std::string_view method;
     std::string_view path;
-    Call call;
+    std::function<void(Service&, const std::shared_ptr<Exchange>&)> call;
   };
   static const std::vector<Route>& Routes();
   // The path of the route that a path calls: "/chat/completions" is "/v1/chat/completions".
   static std::string RoutePath(const std::string& path);
-  using ReadJob = GenerationJob (*)(const Json& body, const ServedModel& model);
 
-  // Throws ApiError 403, 401.
-  void CheckHost(const HttpRequest& request) const;
-  void CheckKey(const HttpRequest& request) const;
-  // The number of the key that a request brings; none where it brings none of the server's.
-  std::optional<size_t> KeyOf(const HttpRequest& request) const;
-  void AddCors(Exchange& exchange) const;
-  bool OriginAllowed(std::string_view origin) const;
   void Dispatch(const std::shared_ptr<Exchange>& exchange);
-  // Runs on a worker and answers with what `body` returns, or with the error it throws.
-  void Answer(const std::shared_ptr<Exchange>& exchange,
-              std::function<Json(const Json& request, const ServedModel& model)> body);
-  void Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read);
+  // Answers with what the endpoint computes on a worker, or with the error it throws.
+  void Compute(const std::shared_ptr<Exchange>& exchange, const JsonEndpoint& endpoint);
+  // Reads the request on a worker and submits it; the answer is a Generation.
+  void Generate(const std::shared_ptr<Exchange>& exchange, const JsonEndpoint& endpoint);
   // Runs `task` on a worker within the limits of a request; answers with the error that it throws.
   void Prepare(const std::shared_ptr<Exchange>& exchange, uint64_t client,
                std::function<void()> task);
-  // The client of a request: its key, or its address if no key is required.
-  uint64_t ClientOf(const HttpRequest& request) const;
-  // Reserves the memory that a job's answer may take. Throws ApiError 400, 429.
-  MemoryBudget::Share ShareFor(const GenerationJob& job);
   // Throws ApiError 429.
   void CheckQueue(uint64_t client);
 
@@ -121,19 +105,9 @@ class Service {
   void Props(const std::shared_ptr<Exchange>& exchange);
   void Version(const std::shared_ptr<Exchange>& exchange);
   void Slots(const std::shared_ptr<Exchange>& exchange);
-  void ApplyTemplate(const std::shared_ptr<Exchange>& exchange);
-  void Tokenize(const std::shared_ptr<Exchange>& exchange);
-  void Detokenize(const std::shared_ptr<Exchange>& exchange);
-  void Chat(const std::shared_ptr<Exchange>& exchange);
-  void Completion(const std::shared_ptr<Exchange>& exchange);
-  void Infill(const std::shared_ptr<Exchange>& exchange);
   void Embeddings(const std::shared_ptr<Exchange>& exchange);
-  void Responses(const std::shared_ptr<Exchange>& exchange);
-  void Messages(const std::shared_ptr<Exchange>& exchange);
-  void CountTokens(const std::shared_ptr<Exchange>& exchange);
 
   const ServiceOptions options_;
-  HostCheck hosts_;
   IoLoop& loop_;
   const HttpCounters* counters_ = nullptr;
   std::unique_ptr<ServedModel> model_;
@@ -142,8 +116,8 @@ class Service {
   bool cancelling_ = false;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   Metrics metrics_;
-  Clients clients_;
-  MemoryBudget answers_;
+  Access access_;
+  Admission admission_;
   std::unordered_set<Generation*> generations_;
   std::atomic<int64_t> preparing_{0};   // requests with a worker or waiting for one
   std::atomic<int64_t> generating_{0};  // these, and generating requests

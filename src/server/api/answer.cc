@@ -2,8 +2,35 @@
 
 #include <algorithm>
 #include <random>
+#include <utility>
+
+#include "base/error.h"
 
 namespace litecache::server {
+
+SubmittedRequest SubmitRequest(Engine& engine, const GenerationJob& job, Request request) {
+  if (job.explicit_max_tokens) return {engine.Submit(std::move(request))};
+  try {
+    return {engine.Submit(request)};
+  } catch (const CapacityError&) {
+    // The client did not ask for the default length: what the memory holds is enough.
+    request.max_tokens = 0;
+    return {engine.Submit(std::move(request))};
+  }
+}
+
+Usage UsageOf(const std::vector<SubmittedRequest>& requests) {
+  Usage usage;
+  for (const SubmittedRequest& request : requests) {
+    const RequestStats stats = request.handle->Stats();
+    usage.prompt_tokens += stats.prompt_tokens;
+    usage.cached_tokens += stats.cached_tokens;
+    usage.generated_tokens += stats.generated_tokens;
+    usage.prefill_seconds = std::max(usage.prefill_seconds, stats.prefill_seconds);
+    usage.decode_seconds = std::max(usage.decode_seconds, stats.decode_seconds);
+  }
+  return usage;
+}
 
 std::string NewId(std::string_view prefix) {
   // Ids identify answers in logs; they are not secrets.

@@ -54,6 +54,18 @@ struct GenerationJob {
   std::unique_ptr<AnswerFormat> format;
 };
 
+// One request of a job after it has been submitted.
+struct SubmittedRequest {
+  std::shared_ptr<RequestHandle> handle;
+  bool done = false;
+};
+
+// Submits a request of `job`. If the answer's length is the server's default and memory holds less,
+// the length is reduced. Throws what Engine::Submit throws.
+SubmittedRequest SubmitRequest(Engine& engine, const GenerationJob& job, Request request);
+// The tokens of all requests together, and the times of the slowest.
+Usage UsageOf(const std::vector<SubmittedRequest>& requests);
+
 // Parse a body and encode its prompts. They throw ApiError and whatever tokenizer and template
 // throw.
 GenerationJob ReadChat(const Json& body, const ServedModel& model);
