@@ -34,7 +34,7 @@ class OnDevice : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (GetParam() == "cuda" && FindCudaDevices().devices.empty()) {
-      GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+      GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
     }
     machine_ = OpenMachine(GetParam(), 2);
     stream_ = machine_.compute().CreateStream();

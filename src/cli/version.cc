@@ -12,7 +12,7 @@ namespace {
 // The GPUs found, or why there are none.
 std::string GpuText() {
   const CudaDevices found = FindCudaDevices();
-  if (found.devices.empty()) return fmt::format("none ({})", found.why_none);
+  if (found.devices.empty()) return fmt::format("none ({})", found.reason);
   std::string text;
   for (const DeviceInfo& device : found.devices) {
     text += fmt::format("{}{}, {}", text.empty() ? "" : "; ", device.name,

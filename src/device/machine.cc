@@ -58,19 +58,19 @@ Machine OpenMachine(const std::string& name, int threads) {
   if (name == "cpu") return machine;
   if (name == "auto") {
     const CudaDevices found = FindCudaDevices();
-    std::string why_none = found.why_none;
+    std::string reason = found.reason;
     if (!found.devices.empty()) {
       try {
         machine.gpu = OpenGpu(0);
         return machine;
       } catch (const Error& error) {  // too old, lost, or in exclusive use by another process
-        why_none = error.what();
+        reason = error.what();
       }
     }
     if (found.driver) {
-      LogWarning("running on the CPU: {}", why_none);
+      LogWarning("running on the CPU: {}", reason);
     } else {
-      LogInfo("running on the CPU: {}", why_none);
+      LogInfo("running on the CPU: {}", reason);
     }
     return machine;
   }

@@ -185,7 +185,7 @@ std::shared_ptr<Grammar> Grammar::OfGbnf(std::string_view source,
   return std::make_shared<Grammar>(CompileGbnf(source), std::move(vocabulary));
 }
 
-std::shared_ptr<Grammar> Grammar::BehindThoughts(const Grammar& answer, std::string_view open,
+std::shared_ptr<Grammar> Grammar::AfterReasoning(const Grammar& answer, std::string_view open,
                                                  std::string_view close) {
   AutomatonBuilder builder(answer.automaton().states);
   const StateId start = builder.Add(), thinks = builder.Add();

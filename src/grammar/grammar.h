@@ -52,7 +52,7 @@ class Grammar : public std::enable_shared_from_this<Grammar> {
                                          std::shared_ptr<const Vocabulary> vocabulary);
   // What the model thinks, up to and with `close`, at most two spaces or line breaks, and then a
   // text of `answer`. Where `open` is not empty, what it thinks begins with that, or there is none.
-  static std::shared_ptr<Grammar> BehindThoughts(const Grammar& answer, std::string_view open,
+  static std::shared_ptr<Grammar> AfterReasoning(const Grammar& answer, std::string_view open,
                                                  std::string_view close);
 
   Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary);

@@ -48,7 +48,7 @@ std::shared_ptr<const TokenConstraint> GrammarCache::OfGbnf(const std::string& s
   });
 }
 
-std::shared_ptr<const TokenConstraint> GrammarCache::BehindThoughts(const TokenConstraint& answer,
+std::shared_ptr<const TokenConstraint> GrammarCache::AfterReasoning(const TokenConstraint& answer,
                                                                     const std::string& open,
                                                                     const std::string& close) {
   const std::shared_ptr<const Grammar> grammar = Grammar::Of(answer);
@@ -61,9 +61,9 @@ std::shared_ptr<const TokenConstraint> GrammarCache::BehindThoughts(const TokenC
     key = found != grammars_.end() ? key + found->first : std::string();
   }
   // One that the cache has dropped in between has no key.
-  if (key.empty()) return Grammar::BehindThoughts(*grammar, open, close)->NewConstraint();
+  if (key.empty()) return Grammar::AfterReasoning(*grammar, open, close)->NewConstraint();
   return Find(key, [&](const std::shared_ptr<const Vocabulary>&) {
-    return Grammar::BehindThoughts(*grammar, open, close);
+    return Grammar::AfterReasoning(*grammar, open, close);
   });
 }
 

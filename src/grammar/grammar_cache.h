@@ -30,8 +30,8 @@ class GrammarCache {
   std::shared_ptr<const TokenConstraint> OfPattern(const std::string& pattern);
   std::shared_ptr<const TokenConstraint> OfChoices(const std::set<std::string>& texts);
   std::shared_ptr<const TokenConstraint> OfGbnf(const std::string& source);
-  // Grammar::BehindThoughts() of a constraint that this has made.
-  std::shared_ptr<const TokenConstraint> BehindThoughts(const TokenConstraint& answer,
+  // Grammar::AfterReasoning() of a constraint that this has made.
+  std::shared_ptr<const TokenConstraint> AfterReasoning(const TokenConstraint& answer,
                                                         const std::string& open,
                                                         const std::string& close);
 

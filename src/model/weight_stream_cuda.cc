@@ -59,7 +59,7 @@ class CudaWeightStream final : public WeightStream {
     copy_.Fork(main);
     for (int ordinal = 0; ordinal < std::min(count(), kMostPlaces); ++ordinal) {
       for (int group = 0; group < kGroups; ++group) {
-        if (ordinal < kPlaces[group]) Bring(ordinal, group);
+        if (ordinal < kPlaces[group]) Load(ordinal, group);
       }
     }
   }
@@ -79,7 +79,7 @@ class CudaWeightStream final : public WeightStream {
     const int group = GroupOf(part), next = ordinal + kPlaces[group];
     copy_.Fork(main);
     // The last layers are followed by the next step's first ones.
-    Bring(next < count() ? next : ordinal % kPlaces[group], group);
+    Load(next < count() ? next : ordinal % kPlaces[group], group);
   }
 
   uint64_t host_bytes() const override { return host_bytes_; }
@@ -101,7 +101,7 @@ class CudaWeightStream final : public WeightStream {
   Place& PlaceOf(int ordinal, int group) { return places_[group][ordinal % kPlaces[group]]; }
 
   // Enqueues the copy of a layer's matrices of a group, unless they are in place.
-  void Bring(int ordinal, int group) {
+  void Load(int ordinal, int group) {
     Place& place = PlaceOf(ordinal, group);
     if (std::exchange(place.holds, ordinal) == ordinal) return;
     for (int p = 0; p < kLayerParts; ++p) {

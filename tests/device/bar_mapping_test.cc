@@ -24,22 +24,22 @@ using BarMappingTest = testing::GpuFixture;
 // This test comes first: once the fake library is loaded, it stays loaded.
 TEST_F(BarMappingTest, NeedsTheLibrary) {
   if (dlopen("libgdrapi.so.2", RTLD_NOW) != nullptr) GTEST_SKIP() << "GDRCopy is installed";
-  std::string why_none;
-  EXPECT_EQ(CreateBarMapping(*gpu_, 1000, &why_none), nullptr);
-  EXPECT_THAT(why_none, HasSubstr("libgdrapi.so.2"));
-  EXPECT_THAT(why_none, HasSubstr("not installed"));
+  std::string reason;
+  EXPECT_EQ(CreateBarMapping(*gpu_, 1000, &reason), nullptr);
+  EXPECT_THAT(reason, HasSubstr("libgdrapi.so.2"));
+  EXPECT_THAT(reason, HasSubstr("not installed"));
 }
 
 TEST_F(BarMappingTest, RefusalsAreNamedAndLeaveNothing) {
   testing::FakeGdrCopy gdr;
-  if (!gdr.why_none().empty()) GTEST_SKIP() << gdr.why_none();
+  if (!gdr.reason().empty()) GTEST_SKIP() << gdr.reason();
   const uint64_t before = AllocatedGpuMemory();
   const auto refused = [&] {
-    std::string why_none;
-    EXPECT_EQ(CreateBarMapping(*gpu_, 100000, &why_none), nullptr);
+    std::string reason;
+    EXPECT_EQ(CreateBarMapping(*gpu_, 100000, &reason), nullptr);
     EXPECT_TRUE(gdr.nothing_is_left());
     EXPECT_EQ(AllocatedGpuMemory(), before);
-    return why_none;
+    return reason;
   };
   gdr.state().has_driver = false;
   EXPECT_THAT(refused(), HasSubstr("gdrdrv"));
@@ -50,18 +50,18 @@ TEST_F(BarMappingTest, RefusalsAreNamedAndLeaveNothing) {
   gdr.state().map_error = 22;
   EXPECT_THAT(refused(), HasSubstr("cannot map 131072 bytes of this GPU's memory (error 22)"));
   gdr.state().map_error = 0;
-  std::string why_none;
-  EXPECT_NE(CreateBarMapping(*gpu_, 100000, &why_none), nullptr) << why_none;
+  std::string reason;
+  EXPECT_NE(CreateBarMapping(*gpu_, 100000, &reason), nullptr) << reason;
 }
 
 TEST_F(BarMappingTest, TheGpuReadsWhatTheCpuWrites) {
   testing::FakeGdrCopy gdr;
-  if (!gdr.why_none().empty()) GTEST_SKIP() << gdr.why_none();
+  if (!gdr.reason().empty()) GTEST_SKIP() << gdr.reason();
   const uint64_t before = AllocatedGpuMemory();
   for (const size_t bytes : {size_t{1}, size_t{65536}, size_t{300001}}) {
-    std::string why_none;
-    const auto mapping = CreateBarMapping(*gpu_, bytes, &why_none);
-    ASSERT_NE(mapping, nullptr) << why_none;
+    std::string reason;
+    const auto mapping = CreateBarMapping(*gpu_, bytes, &reason);
+    ASSERT_NE(mapping, nullptr) << reason;
     const auto on_gpu = [&] {
       std::vector<unsigned char> seen(bytes);
       gpu_->Download(seen.data(), mapping->device(), bytes);

@@ -9,7 +9,7 @@ namespace {
 // none.
 TEST(CudaDevices, GpusOrAReason) {
   const CudaDevices found = FindCudaDevices();
-  EXPECT_NE(found.devices.empty(), found.why_none.empty());
+  EXPECT_NE(found.devices.empty(), found.reason.empty());
   for (const DeviceInfo& device : found.devices) {
     EXPECT_FALSE(device.name.empty());
     EXPECT_GT(device.parallelism, 0);

@@ -14,7 +14,7 @@ class GpuFixture : public ::testing::Test {
  protected:
   void SetUp() override {
     const CudaDevices found = FindCudaDevices();
-    if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.why_none;
+    if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.reason;
     gpu_ = std::make_unique<CudaDevice>(0);
   }
   std::unique_ptr<CudaDevice> gpu_;

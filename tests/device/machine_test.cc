@@ -24,7 +24,7 @@ TEST(Machine, AutoTakesAGpuOrSaysWhyNot) {
   EXPECT_NE(log.find("running on the CPU: "), std::string::npos) << log;
   const CudaDevices found = FindCudaDevices();
   if (found.devices.empty()) {
-    EXPECT_NE(log.find(found.why_none), std::string::npos) << log;
+    EXPECT_NE(log.find(found.reason), std::string::npos) << log;
   }
 }
 
@@ -44,7 +44,7 @@ TEST(Machine, AMissingGpuIsAnErrorWithItsReason) {
       ADD_FAILURE() << name << " was opened";
     } catch (const Error& error) {
       const std::string message = error.what();
-      const std::string reason = found.devices.empty() ? found.why_none : "does not exist";
+      const std::string reason = found.devices.empty() ? found.reason : "does not exist";
       EXPECT_NE(message.find(reason), std::string::npos) << message;
     }
   }

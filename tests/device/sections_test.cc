@@ -59,7 +59,7 @@ TEST(SectionTimer, AddsUpWhatMarksEnclose) {
 
 // Marks are part of a recorded graph, and its replays measure their own times.
 TEST(SectionTimer, TimesReplays) {
-  if (FindCudaDevices().devices.empty()) GTEST_SKIP() << FindCudaDevices().why_none;
+  if (FindCudaDevices().devices.empty()) GTEST_SKIP() << FindCudaDevices().reason;
   const Machine machine = OpenMachine("cuda", 1);
   const auto stream = machine.gpu->CreateStream();
   const size_t bytes = size_t{256} << 20;  // 5 ms over the link

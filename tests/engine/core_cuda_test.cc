@@ -73,7 +73,7 @@ class CoreGpuTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     const CudaDevices found = FindCudaDevices();
-    if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.why_none;
+    if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.reason;
   }
 };
 

@@ -21,7 +21,7 @@ class DecodeMemoryTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(DecodeMemoryTest, IsThereBefore) {
   const CudaDevices found = FindCudaDevices();
-  if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.why_none;
+  if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.reason;
   auto random = testing::TestRandom(92);
   EngineOptions options;
   options.device = "cuda";

@@ -15,7 +15,7 @@ class DeterministicGpuTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     const CudaDevices found = FindCudaDevices();
-    if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.why_none;
+    if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.reason;
   }
   EngineOptions Options() const {
     EngineOptions options = Deterministic(GetParam());

@@ -25,7 +25,7 @@ class PlanGpuTest : public ::testing::TestWithParam<PlanSetting> {};
 // of a prompt, and with as many score rows as get logits at once.
 TEST_P(PlanGpuTest, SaysWhatIsTaken) {
   const CudaDevices found = FindCudaDevices();
-  if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.why_none;
+  if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.reason;
   auto random = testing::TestRandom(91);
   EngineOptions options;
   options.device = "cuda";

@@ -404,7 +404,7 @@ TEST(TextForms, GbnfIsWhatASimpleRecogniserSays) {
 
 TEST(TextForms, AnswersBehindThoughts) {
   const auto answer = Grammar::OfChoices({"yes", "no"}, ByteVocabulary());
-  const auto open = Grammar::BehindThoughts(*answer, "", "</think>");
+  const auto open = Grammar::AfterReasoning(*answer, "", "</think>");
   for (const char* text :
        {"</think>yes", "hm </thin</think>no", "<</think>\n\nno", "é<think></think> yes"}) {
     EXPECT_TRUE(Accepts(*open, text)) << text;
@@ -412,7 +412,7 @@ TEST(TextForms, AnswersBehindThoughts) {
   for (const char* text : {"yes", "hm", "</think>", "</think>maybe", "</think>\n\n\nno"}) {
     EXPECT_FALSE(Accepts(*open, text)) << text;
   }
-  const auto maybe = Grammar::BehindThoughts(*answer, "<think>", "</think>");
+  const auto maybe = Grammar::AfterReasoning(*answer, "<think>", "</think>");
   for (const char* text : {"yes", "<think>hm</think>yes", "<think>\n\n</think>\n\nno"}) {
     EXPECT_TRUE(Accepts(*maybe, text)) << text;
   }
@@ -420,7 +420,7 @@ TEST(TextForms, AnswersBehindThoughts) {
     EXPECT_FALSE(Accepts(*maybe, text)) << text;
   }
   // A tag that may begin inside of another beginning.
-  const auto aab = Grammar::BehindThoughts(*answer, "", "aab");
+  const auto aab = Grammar::AfterReasoning(*answer, "", "aab");
   EXPECT_TRUE(Accepts(*aab, "aaabyes"));
   EXPECT_TRUE(Accepts(*aab, "abaabno"));
   EXPECT_FALSE(Accepts(*aab, "abno"));

@@ -29,7 +29,7 @@ class DeviceTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     if (device() == "cuda" && FindCudaDevices().devices.empty()) {
-      GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+      GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
     }
   }
   static std::string device() { return GetParam(); }

@@ -147,7 +147,7 @@ template <class Round>
 void ForRandomSettings(uint64_t seed, int rounds, const Round& round,
                        const std::string& device_name = "cpu") {
   if (device_name == "cuda" && FindCudaDevices().devices.empty()) {
-    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
   }
   std::mt19937_64 random = testing::TestRandom(seed);
   const Machine machine = OpenMachine(device_name, 2);
@@ -319,7 +319,7 @@ TEST_P(PrefixSharing, SharedPagesAreHeldOnce) {
 // on disk serves both. A GPU keeps the scales of 8-bit rows separately.
 TEST(Prefix, BlocksGoFromDeviceToDevice) {
   if (FindCudaDevices().devices.empty()) {
-    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
   }
   std::mt19937_64 random = testing::TestRandom(76);
   const Machine machines[] = {OpenMachine("cpu", 2), OpenMachine("cuda", 2)};

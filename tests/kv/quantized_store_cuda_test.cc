@@ -30,7 +30,7 @@ class QuantizedStoreOnGpu : public ::testing::TestWithParam<CodeRounding> {};
 
 TEST_P(QuantizedStoreOnGpu, StaysCloseToExactRows) {
   if (FindCudaDevices().devices.empty()) {
-    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
   }
   std::mt19937_64 random = testing::TestRandom(67);
   constexpr Layout kLayout{
@@ -92,7 +92,7 @@ INSTANTIATE_TEST_SUITE_P(All, QuantizedStoreOnGpu, ::testing::ValuesIn(kCodeRoun
 // with several, including forked ones.
 TEST(SlotsOfCodes, AttendAsExpandedRows) {
   if (FindCudaDevices().devices.empty()) {
-    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
   }
   std::mt19937_64 random = testing::TestRandom(68);
   const Machine machine = OpenMachine("cuda", 2);

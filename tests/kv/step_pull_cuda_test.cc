@@ -30,9 +30,9 @@ class StepPullTest : public SlotsTest {
   void SetUp() override {
     LiteCacheTest::SetUp();
     if (IsSkipped()) return;
-    std::string why_none;
-    split_ = SmSplit::Get(gpu_->index(), 8, &why_none);
-    if (split_ == nullptr) GTEST_SKIP() << why_none;
+    std::string reason;
+    split_ = SmSplit::Get(gpu_->index(), 8, &reason);
+    if (split_ == nullptr) GTEST_SKIP() << reason;
     main_ = split_->StreamOfRest(/*first=*/false);
     decisions_ = std::make_unique<CudaBranch>(split_->StreamOfRest(/*first=*/true), 0);
     pulls_ = std::make_unique<CudaBranch>(split_->StreamOfFew(/*first=*/true), 0);
@@ -40,9 +40,9 @@ class StepPullTest : public SlotsTest {
   }
 
   std::unique_ptr<StepPull> Create(uint64_t deadline_ns) {
-    std::string why_none;
-    auto pull = StepPull::Create(*gpu_, *pinned_, *split_, kLayers, deadline_ns, &why_none);
-    if (pull == nullptr) ADD_FAILURE() << why_none;
+    std::string reason;
+    auto pull = StepPull::Create(*gpu_, *pinned_, *split_, kLayers, deadline_ns, &reason);
+    if (pull == nullptr) ADD_FAILURE() << reason;
     return pull;
   }
 
@@ -262,7 +262,7 @@ TEST_F(StepPullTest, PassesItsDeadline) {
 // Policy litecache with one sequence at a time, whose steps are recorded from the second one on.
 TEST(StepPullOfLiteCache, AgreesWithTheReference) {
   if (FindCudaDevices().devices.empty()) {
-    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
   }
   Random random = testing::TestRandom(56);
   for (int round = 0; round < testing::Rounds(6); ++round) {

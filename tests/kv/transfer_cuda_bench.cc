@@ -200,10 +200,10 @@ void BenchMillion(Bench& bench, PinnedHost& host) {
       const std::string name = fmt::format("transfer 1M x 3%, {}{}{}", Name(encoding),
                                            kept ? " kept" : "", apart ? ", 8 SMs" : "");
       if (!bench.Wants(name)) continue;
-      std::string why_none;
-      const SmSplit* split = SmSplit::Get(bench.gpu().index(), kOwnSms, &why_none);
+      std::string reason;
+      const SmSplit* split = SmSplit::Get(bench.gpu().index(), kOwnSms, &reason);
       if (apart && split == nullptr) {
-        fmt::print("{}: {}\n", name, why_none);
+        fmt::print("{}: {}\n", name, reason);
         continue;
       }
       if (of_rows == nullptr) {

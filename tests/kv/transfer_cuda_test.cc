@@ -239,7 +239,7 @@ TEST_F(TransferTest, PushPassesItsDeadline) {
 // the engine reports the reason.
 TEST_F(TransferTest, PushWritesTheGpusMemory) {
   testing::FakeGdrCopy gdr;
-  if (!gdr.why_none().empty()) GTEST_SKIP() << gdr.why_none();
+  if (!gdr.reason().empty()) GTEST_SKIP() << gdr.reason();
   Random random = testing::TestRandom(56);
   CompareRounds(random, "cpu-push", 8, "into GPU memory through GDRCopy");
   if (HasFatalFailure()) return;

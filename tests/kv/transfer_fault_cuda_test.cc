@@ -14,7 +14,7 @@ namespace {
 
 TEST(TransferFault, EndsTheStepsSequencesAlone) {
   if (FindCudaDevices().devices.empty()) {
-    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
   }
   std::mt19937_64 random = testing::TestRandom(61);
   const Layout layout{

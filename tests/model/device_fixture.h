@@ -19,7 +19,7 @@ class OnDevice : public ::testing::TestWithParam<std::tuple<std::string, const c
   void SetUp() override {
     const std::string device = std::get<1>(GetParam());
     if (device == "cuda" && FindCudaDevices().devices.empty()) {
-      GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+      GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
     }
     machine_ = OpenMachine(device, 2);
   }

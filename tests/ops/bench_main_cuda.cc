@@ -114,7 +114,7 @@ int Main(int argc, char** argv) {
   }
   const CudaDevices found = FindCudaDevices();
   if (found.devices.empty()) {
-    fmt::print(stderr, "no GPU: {}\n", found.why_none);
+    fmt::print(stderr, "no GPU: {}\n", found.reason);
     return 1;
   }
   Bench bench(filter);

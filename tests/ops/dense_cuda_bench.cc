@@ -89,10 +89,10 @@ void BenchLayer(Bench& bench, int64_t rows, Sharing sharing) {
   const bool predicts = sharing == Sharing::kPredicted || sharing == Sharing::kApart;
   std::shared_ptr<CudaStream> rest;
   if (sharing == Sharing::kApart) {
-    std::string why_none;
-    const SmSplit* const split = SmSplit::Get(bench.gpu().index(), 8, &why_none);
+    std::string reason;
+    const SmSplit* const split = SmSplit::Get(bench.gpu().index(), 8, &reason);
     if (split == nullptr) {
-      fmt::print("{:<52} {}\n", name, why_none);
+      fmt::print("{:<52} {}\n", name, reason);
       return;
     }
     rest = split->StreamOfRest(/*first=*/false);

@@ -31,10 +31,10 @@ class DenseGpu final : public DenseDevice {
 
 }  // namespace
 
-std::unique_ptr<DenseDevice> OpenDenseDevice(std::string* why_none) {
+std::unique_ptr<DenseDevice> OpenDenseDevice(std::string* reason) {
   const CudaDevices found = FindCudaDevices();
   if (!found.devices.empty()) return std::make_unique<DenseGpu>();
-  *why_none = "no GPU: " + found.why_none;
+  *reason = "no GPU: " + found.reason;
   return nullptr;
 }
 

@@ -43,7 +43,7 @@ class DenseDevice {
   }
 };
 // Null, and why, on a machine without the device.
-std::unique_ptr<DenseDevice> OpenDenseDevice(std::string* why_none);
+std::unique_ptr<DenseDevice> OpenDenseDevice(std::string* reason);
 
 // Half a unit in the last place, relative; bf16's with a small margin.
 inline double Rounding(DType dtype) { return dtype == DType::kBF16 ? 0.0040 : 0; }
@@ -51,9 +51,9 @@ inline double Rounding(DType dtype) { return dtype == DType::kBF16 ? 0.0040 : 0;
 class DenseTest : public ::testing::Test, protected DeviceMemory {
  protected:
   void SetUp() override {
-    std::string why_none;
-    target_ = OpenDenseDevice(&why_none);
-    if (target_ == nullptr) GTEST_SKIP() << why_none;
+    std::string reason;
+    target_ = OpenDenseDevice(&reason);
+    if (target_ == nullptr) GTEST_SKIP() << reason;
     Use(&target_->device());
   }
   // The device's memory is destroyed before the device.

@@ -215,10 +215,10 @@ TEST_F(CudaLinearTest, SharingTheGpuChangesNoBit) {
 }
 
 TEST_F(CudaLinearTest, SmsSetApartChangeNoBit) {
-  std::string why_none;
-  const SmSplit* const split = SmSplit::Get(gpu_->index(), 8, &why_none);
-  if (split == nullptr) GTEST_SKIP() << why_none;
-  EXPECT_EQ(split, SmSplit::Get(gpu_->index(), 8, &why_none));
+  std::string reason;
+  const SmSplit* const split = SmSplit::Get(gpu_->index(), 8, &reason);
+  if (split == nullptr) GTEST_SKIP() << reason;
+  EXPECT_EQ(split, SmSplit::Get(gpu_->index(), 8, &reason));
   EXPECT_GE(split->few(), 8);
   EXPECT_EQ(split->few() + split->rest(), gpu_->sm_count());
   const std::shared_ptr<CudaStream> rest = split->StreamOfRest(/*first=*/false);

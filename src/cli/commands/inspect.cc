@@ -245,7 +245,7 @@ class InspectCommand final : public Command {
       parts->gpu_budget = options.kv.device_memory;
       if (parts->gpu_budget == 0 && found.devices.empty()) {
         throw UsageError("--device {} without a GPU ({}) needs --device-memory or --card",
-                         options.device, found.why_none);
+                         options.device, found.reason);
       }
       if (parts->gpu_budget == 0) parts->gpu_budget = most(found.devices.front().free_memory);
     }

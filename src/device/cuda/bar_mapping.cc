@@ -26,16 +26,16 @@ struct Library {
   int (*gdr_unmap)(void* gdr, Handle handle, void* mapped, size_t bytes);
 
   // The library stays loaded.
-  bool Load(std::string* why_none) {
+  bool Load(std::string* reason) {
     void* library = dlopen("libgdrapi.so.2", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) library = dlopen("libgdrapi.so", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
-      *why_none = "GDRCopy's library (libgdrapi.so.2) is not installed";
+      *reason = "GDRCopy's library (libgdrapi.so.2) is not installed";
       return false;
     }
     const auto find = [&](const char* name, auto* function) {
       *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(dlsym(library, name));
-      if (*function == nullptr) *why_none = fmt::format("libgdrapi.so.2 has no {}", name);
+      if (*function == nullptr) *reason = fmt::format("libgdrapi.so.2 has no {}", name);
       return *function != nullptr;
     };
     return find("gdr_open", &gdr_open) && find("gdr_close", &gdr_close) &&
@@ -58,15 +58,15 @@ class GdrMapping final : public BarMapping {
   }
 
   // The memory begins at a page boundary, and so does the mapping.
-  bool Map(std::string* why_none) {
+  bool Map(std::string* reason) {
     int error = library_.gdr_pin_buffer(gdr_, reinterpret_cast<uintptr_t>(device_), bytes_,
                                         /*p2p_token=*/0, /*va_space=*/0, &handle_);
     pinned_ = error == 0;
     if (pinned_) error = library_.gdr_map(gdr_, handle_, &host_, bytes_);
     if (error != 0) {
       host_ = nullptr;
-      *why_none = fmt::format("GDRCopy cannot {} {} bytes of this GPU's memory (error {})",
-                              pinned_ ? "map" : "pin", bytes_, error);
+      *reason = fmt::format("GDRCopy cannot {} {} bytes of this GPU's memory (error {})",
+                            pinned_ ? "map" : "pin", bytes_, error);
     }
     return error == 0;
   }
@@ -88,12 +88,12 @@ class GdrMapping final : public BarMapping {
 }  // namespace
 
 std::unique_ptr<BarMapping> CreateBarMapping(CudaDevice& device, size_t bytes,
-                                             std::string* why_none) {
+                                             std::string* reason) {
   Library library;
-  if (!library.Load(why_none)) return nullptr;
+  if (!library.Load(reason)) return nullptr;
   void* gdr = library.gdr_open();
   if (gdr == nullptr) {
-    *why_none = "GDRCopy's kernel driver (gdrdrv) is not loaded";
+    *reason = "GDRCopy's kernel driver (gdrdrv) is not loaded";
     return nullptr;
   }
   const size_t size = (bytes + kGpuPage - 1) / kGpuPage * kGpuPage;
@@ -106,7 +106,7 @@ std::unique_ptr<BarMapping> CreateBarMapping(CudaDevice& device, size_t bytes,
     throw;
   }
   auto mapping = std::make_unique<GdrMapping>(library, gdr, std::move(memory), size);
-  if (!mapping->Map(why_none)) return nullptr;
+  if (!mapping->Map(reason)) return nullptr;
   return mapping;
 }
 

@@ -19,9 +19,8 @@ class BarMapping {
   virtual std::byte* device() const = 0;  // the GPU's address of the same bytes
 };
 
-// Returns `bytes` bytes of zeroed memory of this GPU, mapped. Null, with the reason in `why_none`,
+// Returns `bytes` bytes of zeroed memory of this GPU, mapped. Null, with an explanation in *reason,
 // if there is no GDRCopy or it refuses.
-std::unique_ptr<BarMapping> CreateBarMapping(CudaDevice& device, size_t bytes,
-                                             std::string* why_none);
+std::unique_ptr<BarMapping> CreateBarMapping(CudaDevice& device, size_t bytes, std::string* reason);
 
 }  // namespace litecache

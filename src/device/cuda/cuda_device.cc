@@ -196,7 +196,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   const CudaDevices found = FindCudaDevices();
   if (index < 0 || index >= static_cast<int>(found.devices.size())) {
     throw DeviceError(found.devices.empty()
-                          ? fmt::format("no GPU: {} (device 'cpu' needs none)", found.why_none)
+                          ? fmt::format("no GPU: {} (device 'cpu' needs none)", found.reason)
                           : fmt::format("GPU {} does not exist: this machine has {}", index,
                                         found.devices.size()));
   }
@@ -220,7 +220,7 @@ CudaDevice::~CudaDevice() = default;
 DeviceInfo CudaDevice::Info() const {
   const CudaDevices found = FindCudaDevices();
   if (index_ >= static_cast<int>(found.devices.size())) {
-    throw DeviceError(fmt::format("GPU {} is gone: {}", index_, found.why_none));
+    throw DeviceError(fmt::format("GPU {} is gone: {}", index_, found.reason));
   }
   return found.devices[static_cast<size_t>(index_)];
 }

@@ -64,7 +64,7 @@ CudaDevices FindCudaDevices() {
                              std::to_string(properties.major) + std::to_string(properties.minor);
     found.devices.push_back({name, total, free, properties.multiProcessorCount});
   }
-  if (error != cudaSuccess || count == 0) found.why_none = WhyNone(error);
+  if (error != cudaSuccess || count == 0) found.reason = WhyNone(error);
   int driver = 0;
   found.driver = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
   return found;

@@ -11,7 +11,7 @@ namespace litecache {
 struct CudaDevices {
   std::vector<DeviceInfo> devices;
   // Why there are none: "built without CUDA", or the driver's message. Empty if there are some.
-  std::string why_none;
+  std::string reason;
   // Whether this machine has an NVIDIA driver, in which case finding no GPU is unexpected.
   bool driver = false;
 };

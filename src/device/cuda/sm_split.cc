@@ -56,25 +56,25 @@ const Driver& GetDriver() {
 
 }  // namespace
 
-const SmSplit* SmSplit::Get(int device, int few, std::string* why_none) {
+const SmSplit* SmSplit::Get(int device, int few, std::string* reason) {
   struct Known {
     const SmSplit* split = nullptr;
-    std::string why_none;
+    std::string reason;
   };
   static std::mutex mutex;
   static auto* const known = new std::map<std::pair<int, int>, Known>;
   const std::lock_guard lock(mutex);
   const auto [found, is_new] = known->try_emplace({device, few});
   Known& of_arguments = found->second;
-  if (is_new) of_arguments.split = Create(device, few, &of_arguments.why_none).release();
-  if (of_arguments.split == nullptr) *why_none = of_arguments.why_none;
+  if (is_new) of_arguments.split = Create(device, few, &of_arguments.reason).release();
+  if (of_arguments.split == nullptr) *reason = of_arguments.reason;
   return of_arguments.split;
 }
 
-std::unique_ptr<SmSplit> SmSplit::Create(int device, int few, std::string* why_none) {
+std::unique_ptr<SmSplit> SmSplit::Create(int device, int few, std::string* reason) {
   const Driver& driver = GetDriver();
   if (!driver.missing.empty()) {
-    *why_none = fmt::format("the driver has no {} (it comes with CUDA 12.5)", driver.missing);
+    *reason = fmt::format("the driver has no {} (it comes with CUDA 12.5)", driver.missing);
     return nullptr;
   }
   // Green contexts are parts of the primary context, which must exist.
@@ -82,7 +82,7 @@ std::unique_ptr<SmSplit> SmSplit::Create(int device, int few, std::string* why_n
   LC_CUDA(cudaFree(nullptr));
   const auto ok = [&](const char* function, CUresult result) {
     if (result == CUDA_SUCCESS) return true;
-    *why_none = fmt::format("{} failed with error {}", function, static_cast<int>(result));
+    *reason = fmt::format("{} failed with error {}", function, static_cast<int>(result));
     return false;
   };
   CUdevice handle = 0;
@@ -99,7 +99,7 @@ std::unique_ptr<SmSplit> SmSplit::Create(int device, int few, std::string* why_n
     return nullptr;
   }
   if (groups != 1 || 2 * remaining.sm.smCount < all.sm.smCount) {
-    *why_none = fmt::format("{} of {} SMs would be left", remaining.sm.smCount, all.sm.smCount);
+    *reason = fmt::format("{} of {} SMs would be left", remaining.sm.smCount, all.sm.smCount);
     return nullptr;
   }
   std::unique_ptr<SmSplit> split(new SmSplit);

@@ -18,9 +18,9 @@ namespace litecache {
 class SmSplit {
  public:
   // The first `few` SMs, rounded up to what the GPU can set apart, and the rest. Null, with the
-  // reason in *why_none, if the driver or the GPU cannot split them, or if less than half of the
+  // reason in *reason, if the driver or the GPU cannot split them, or if less than half of the
   // SMs would be left. Calls with the same arguments return the same split.
-  static const SmSplit* Get(int device, int few, std::string* why_none);
+  static const SmSplit* Get(int device, int few, std::string* reason);
 
   int few() const { return few_.sms; }
   int rest() const { return rest_.sms; }
@@ -35,7 +35,7 @@ class SmSplit {
     int sms = 0;
   };
   SmSplit() = default;
-  static std::unique_ptr<SmSplit> Create(int device, int few, std::string* why_none);
+  static std::unique_ptr<SmSplit> Create(int device, int few, std::string* reason);
   std::unique_ptr<CudaStream> CreateStream(const Part& part, bool first) const;
 
   int device_ = 0;

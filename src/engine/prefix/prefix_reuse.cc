@@ -12,7 +12,7 @@
 namespace litecache::engine {
 
 // Blocks from the reading thread, by their place in the chain.
-struct Arrivals {
+struct LoadedBlocks {
   std::mutex mutex;
   std::map<int64_t, std::optional<Block>> blocks;
 };
@@ -26,7 +26,7 @@ struct PrefixWait {
   int64_t next = 0;
   int64_t requested = 0;
   int64_t end = 0;
-  std::shared_ptr<Arrivals> arrivals;
+  std::shared_ptr<LoadedBlocks> loaded;
 };
 
 namespace {
@@ -151,7 +151,7 @@ void PrefixReuse::StartLoading(Group* group, std::vector<BlockKey> chain, int64_
   wait.chain = std::move(chain);
   wait.next = wait.requested = first;
   wait.end = end;
-  wait.arrivals = std::make_shared<Arrivals>();
+  wait.loaded = std::make_shared<LoadedBlocks>();
   RequestBlocks(&wait);
   // Reading replaces processing the prompt, in the statistics as well.
   group->started = Clock::now();
@@ -164,10 +164,10 @@ void PrefixReuse::RequestBlocks(PrefixWait* wait) {
   for (; wait->requested < std::min(wait->end, wait->next + kReadAhead); ++wait->requested) {
     const int64_t at = wait->requested;
     store_->Read(wait->chain[static_cast<size_t>(at)],
-                 [at, arrivals = wait->arrivals, wake = wake_](std::optional<Block> block) {
+                 [at, loaded = wait->loaded, wake = wake_](std::optional<Block> block) {
                    {
-                     const std::lock_guard lock(arrivals->mutex);
-                     arrivals->blocks[at] = std::move(block);
+                     const std::lock_guard lock(loaded->mutex);
+                     loaded->blocks[at] = std::move(block);
                    }
                    wake();
                  });
@@ -179,11 +179,11 @@ bool PrefixReuse::Import(Group* group, uint64_t* budget) {
   while (wait.next < wait.end) {
     std::optional<Block> block;
     {
-      const std::lock_guard lock(wait.arrivals->mutex);
-      const auto found = wait.arrivals->blocks.find(wait.next);
-      if (found == wait.arrivals->blocks.end() || *budget == 0) return false;
+      const std::lock_guard lock(wait.loaded->mutex);
+      const auto found = wait.loaded->blocks.find(wait.next);
+      if (found == wait.loaded->blocks.end() || *budget == 0) return false;
       block = std::move(found->second);
-      wait.arrivals->blocks.erase(found);
+      wait.loaded->blocks.erase(found);
     }
     const BlockKey parent = wait.next == 0 ? root_ : wait.chain[static_cast<size_t>(wait.next - 1)];
     const auto begin = static_cast<size_t>(wait.next * kv::kBlockTokens);

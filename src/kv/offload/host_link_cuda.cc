@@ -119,7 +119,7 @@ void HostLink::Wait(CudaBranch& other, int mark) {
   other.Join(reading_.stream(), mark);
 }
 
-void HostLink::BringInputs(int64_t layer, size_t buffer, const Part& part, const Segment& segment) {
+void HostLink::LoadInputs(int64_t layer, size_t buffer, const Part& part, const Segment& segment) {
   const int64_t page_tokens = shape_.input_page_tokens;  // on both sides: pages have one size
   const uint64_t token_bytes = shape_.input_format.row_bytes();
   const int64_t list = shape_.InputList(layer);
@@ -147,8 +147,8 @@ void HostLink::EndPiece(size_t buffer, int64_t piece) {
   copy_.Mark(PieceMark(buffer, piece));
 }
 
-void HostLink::BringRows(int64_t layer, size_t buffer, const std::vector<Part>& parts,
-                         const std::vector<Group>& groups, size_t group) {
+void HostLink::LoadRows(int64_t layer, size_t buffer, const std::vector<Part>& parts,
+                        const std::vector<Group>& groups, size_t group) {
   const int64_t page_tokens = shape_.store_page_tokens;
   const size_t page_bytes =
       static_cast<size_t>(shape_.host_heads() * page_tokens) * shape_.store_format.row_bytes();
@@ -180,11 +180,11 @@ void HostLink::BringRows(int64_t layer, size_t buffer, const std::vector<Part>& 
   copy_.Mark(RowsMark(buffer));
 }
 
-void HostLink::AwaitPiece(Stream& stream, size_t buffer, int64_t piece) {
+void HostLink::WaitForPiece(Stream& stream, size_t buffer, int64_t piece) {
   copy_.Join(stream, PieceMark(buffer, piece));
 }
 
-void HostLink::AwaitRows(Stream& stream, size_t buffer) {
+void HostLink::WaitForRows(Stream& stream, size_t buffer) {
   copy_.Join(stream, RowsMark(buffer));
   reading_.Join(stream, RowsMark(buffer));
 }

@@ -22,7 +22,7 @@ namespace litecache::kv::offload {
 // once (copying them would reach a third of the link's rate, lab/notes/gpu/transfer.md).
 class HostLink {
  public:
-  // The largest number of input pieces per buffer that AwaitPiece() distinguishes.
+  // The largest number of input pieces per buffer that WaitForPiece() distinguishes.
   static constexpr int64_t kMaxPieces = 64;
 
   // All arguments must outlive this object.
@@ -46,15 +46,15 @@ class HostLink {
   void Wait(CudaBranch& other, int mark);
 
   // Transfers a segment's inputs; marks the end of a piece of inputs.
-  void BringInputs(int64_t layer, size_t buffer, const Part& part, const Segment& segment);
+  void LoadInputs(int64_t layer, size_t buffer, const Part& part, const Segment& segment);
   void EndPiece(size_t buffer, int64_t piece);
   // Transfers the rows of a group that are not recomputed, and marks the end of the buffer.
-  void BringRows(int64_t layer, size_t buffer, const std::vector<Part>& parts,
-                 const std::vector<Group>& groups, size_t group);
+  void LoadRows(int64_t layer, size_t buffer, const std::vector<Part>& parts,
+                const std::vector<Group>& groups, size_t group);
 
   // Operations enqueued on `stream` from here on see the piece, or the buffer's rows.
-  void AwaitPiece(Stream& stream, size_t buffer, int64_t piece);
-  void AwaitRows(Stream& stream, size_t buffer);
+  void WaitForPiece(Stream& stream, size_t buffer, int64_t piece);
+  void WaitForRows(Stream& stream, size_t buffer);
   // `main` waits for all transfers.
   void JoinAll(Stream& main);
   // Waits for the remaining operations of a step that has failed.

@@ -1,8 +1,8 @@
 // Whole contexts from the host on a GPU: the order of a step.
 //
 // Besides the step's own stream, separate streams transfer rows and inputs, recompute rows
-// (arrivals_cuda.h), store rows, and store inputs. The step's sequences pass through each layer in
-// groups (offload/groups.h); a group at a layer is a unit (step_plan_cuda.h). While one unit
+// (unit_loader_cuda.h), store rows, and store inputs. The step's sequences pass through each layer
+// in groups (offload/groups.h); a group at a layer is a unit (step_plan_cuda.h). While one unit
 // attends, the rows of the next ones, of the same layer or of the next, are transferred.
 //
 // A step's copies are issued one by one, not replayed: their sizes change with every token, and a
@@ -26,13 +26,13 @@
 #include "device/cuda/branch.h"
 #include "device/cuda/cuda_device.h"
 #include "device/sections.h"
-#include "kv/offload/arrivals_cuda.h"
 #include "kv/offload/create_offload_cache_cuda.h"
 #include "kv/offload/offload_base.h"
 #include "kv/offload/staging_cuda.h"
 #include "kv/offload/step_plan_cuda.h"
 #include "kv/offload/step_views_cuda.h"
 #include "kv/offload/tables_cuda.h"
+#include "kv/offload/unit_loader_cuda.h"
 #include "kv/row_store.h"
 #include "kv/step/attention_buffer_cuda.h"
 #include "ops/attention/attention_cuda.h"
@@ -106,10 +106,10 @@ class CudaOffloadCache final : public OffloadBase, public RowStore {
   bool steady_ = false;                 // the current step was expected
   // expected_'s first units are being transferred, and the step has not begun.
   bool ahead_ = false;
-  bool brought_ = false;  // the first units of the current step are being transferred
+  bool loaded_ahead_ = false;  // the first units of the current step are being transferred
 
   // Declared last: its operations use the other members.
-  Arrivals arrivals_;
+  UnitLoader loader_;
   CudaBranch storing_, storing_inputs_;
 };
 
@@ -123,8 +123,8 @@ CudaOffloadCache::CudaOffloadCache(CudaDevice& device, std::string policy, const
       uploads_(device),
       views_(device),
       scratch_(device),
-      arrivals_(device, shape, tables_, staging_, store_, inputs_,
-                /*chunked=*/recompute_.has_value() && recompute_->chunked),
+      loader_(device, shape, tables_, staging_, store_, inputs_,
+              /*chunked=*/recompute_.has_value() && recompute_->chunked),
       storing_(device, kBuffers, /*first=*/false),
       storing_inputs_(device, static_cast<int>(shape.layout.layers), /*first=*/false) {
   LC_CHECK(shape.on_gpu);
@@ -158,13 +158,13 @@ void CudaOffloadCache::Release(SequenceId id) {
 
 void CudaOffloadCache::Quiesce() {
   if (std::exchange(ahead_, false)) {
-    arrivals_.Reset();
+    loader_.Reset();
     plan_.parts.clear();  // they belong to no step that has begun
   }
-  brought_ = false;
+  loaded_ahead_ = false;
   uploads_.Flush();
   if (std::exchange(started_, false)) {
-    arrivals_.Reset();
+    loader_.Reset();
     for (CudaBranch* branch : {&storing_, &storing_inputs_}) branch->Reset();
   }
   // The buffers may be larger than the remaining sequences need. Later uses of their pages are
@@ -192,13 +192,13 @@ void CudaOffloadCache::BeginStep(const Step& step) {
   ListPages();
   views_.Fill(plan_, pages_, offloads() ? &staging_ : nullptr);
   if (shape_.keeps_inputs) views_.FillInputs(plan_, pages_);
-  brought_ = std::exchange(ahead_, false);
-  started_ = brought_;
-  if (brought_ && !arrivals_.Holds(plan_)) {  // a table has moved
-    arrivals_.Reset();
-    brought_ = false;
+  loaded_ahead_ = std::exchange(ahead_, false);
+  started_ = loaded_ahead_;
+  if (loaded_ahead_ && !loader_.Holds(plan_)) {  // a table has moved
+    loader_.Reset();
+    loaded_ahead_ = false;
   }
-  if (offloads() && !brought_) arrivals_.Plan(plan_);
+  if (offloads() && !loaded_ahead_) loader_.Plan(plan_);
   scratch_.Prepare(step.decode_rows, shape_.layout);
 }
 
@@ -232,24 +232,24 @@ void CudaOffloadCache::BringAhead(const Step& step) {
   }
   ListPages();
   try {
-    arrivals_.Plan(plan_);
+    loader_.Plan(plan_);
   } catch (const CapacityError&) {  // only this prefetch fails, not the step that has ended
     plan_.parts.clear();
     return;
   }
-  arrivals_.StartAhead();
+  loader_.StartAhead();
   ahead_ = true;
   for (int64_t unit = 0; unit < std::min<int64_t>(kBuffers, units()); ++unit) {
     // Wait for the buffer's last unit, and with it for everything the step stored before. Inputs
     // have their own stream: the last layers' are stored earlier than their rows, the first layers'
     // may be later.
-    arrivals_.Wait(storing_, static_cast<int>(plan_.BufferOf(unit)));
+    loader_.Wait(storing_, static_cast<int>(plan_.BufferOf(unit)));
     if (shape_.keeps_inputs) {
-      arrivals_.Wait(storing_inputs_, static_cast<int>(plan_.LayerOf(unit)));
+      loader_.Wait(storing_inputs_, static_cast<int>(plan_.LayerOf(unit)));
     }
-    arrivals_.Bring(plan_, unit);
+    loader_.Load(plan_, unit);
   }
-  arrivals_.RecomputeAhead(plan_, projection_);
+  loader_.RecomputeAhead(plan_, projection_);
 }
 
 void CudaOffloadCache::KeepInputs(Stream& stream, int64_t layer, const Step& step,
@@ -288,7 +288,7 @@ void CudaOffloadCache::AttendUnit(Stream& stream, int64_t unit, const MatrixView
   if (shape_.device_heads > 0) attend(tables_.Resident(layer));
   if (!offloads()) return;
   Mark(stream, Section::kTransfer);
-  arrivals_.Await(stream, buffer);
+  loader_.Await(stream, buffer);
   Mark(stream, Section::kManagement);
   const RowTable rows = tables_.Rows(buffer);
   if (shape_.expands()) {
@@ -307,10 +307,10 @@ void CudaOffloadCache::AttendUnit(Stream& stream, int64_t unit, const MatrixView
   // The buffer has been read, so the next unit that uses it can be transferred.
   const int64_t next = unit + static_cast<int64_t>(kBuffers);
   if (next < units()) {
-    arrivals_.Fork(stream);
-    arrivals_.Wait(storing_, static_cast<int>(buffer));
-    arrivals_.Bring(plan_, next);
-    arrivals_.Recompute(plan_, next, projection_);
+    loader_.Fork(stream);
+    loader_.Wait(storing_, static_cast<int>(buffer));
+    loader_.Load(plan_, next);
+    loader_.Recompute(plan_, next, projection_);
   }
 }
 
@@ -324,12 +324,12 @@ void CudaOffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, c
   if (layer == 0) {
     uploads_.Send(stream);
     views_.SendByKernel(stream);
-    if (offloads() && !brought_) {
+    if (offloads() && !loaded_ahead_) {
       // Transfers wait for what earlier steps store, and for attention that reads the buffers.
-      arrivals_.Start(stream, plan_);
+      loader_.Start(stream, plan_);
       for (int64_t unit = 0; unit < static_cast<int64_t>(kBuffers); ++unit) {
-        arrivals_.Bring(plan_, unit);
-        arrivals_.Recompute(plan_, unit, projection_);
+        loader_.Load(plan_, unit);
+        loader_.Recompute(plan_, unit, projection_);
       }
     }
   }
@@ -340,7 +340,7 @@ void CudaOffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, c
   if (shape_.keeps_inputs) storing_inputs_.JoinAll(stream);
   if (layer + 1 == shape_.layout.layers) {
     storing_.JoinAll(stream);
-    arrivals_.JoinAll(stream);
+    loader_.JoinAll(stream);
   }
   x_layer_ = -1;
 }
@@ -367,7 +367,7 @@ void CudaOffloadCache::StoreRows(Stream& stream, int64_t layer, const Step& step
 void CudaOffloadCache::EndStep(const Step& step) {
   for (const Part& part : plan_.parts) Commit(part.sequence, part.split + part.tail);
   plan_.parts.clear();
-  started_ = brought_ = false;
+  started_ = loaded_ahead_ = false;
   expected_.clear();
   if (!offloads() || step.decode_rows != step.rows) return;
   Step next = step;

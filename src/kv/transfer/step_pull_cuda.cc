@@ -31,14 +31,14 @@ bool TurnedOff() {
 
 std::unique_ptr<StepPull> StepPull::Create(CudaDevice& device, PinnedHost& host,
                                            const SmSplit& split, int64_t layers,
-                                           uint64_t deadline_ns, std::string* why_none) {
+                                           uint64_t deadline_ns, std::string* reason) {
   if (TurnedOff()) {
-    *why_none = "LITECACHE_PULL_STEP=0";
+    *reason = "LITECACHE_PULL_STEP=0";
     return nullptr;
   }
   std::unique_ptr<StepPull> pull(new StepPull(device, host, layers, deadline_ns));
   if (!pull->RunsBeside(split)) {
-    *why_none = "kernels on different SMs do not run beside each other here";
+    *reason = "kernels on different SMs do not run beside each other here";
     return nullptr;
   }
   return pull;

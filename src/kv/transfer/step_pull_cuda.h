@@ -19,12 +19,12 @@ namespace litecache::kv {
 
 class StepPull {
  public:
-  // Returns null, with the reason in *why_none, if kernels on the two parts do not run
+  // Returns null, with the reason in *reason, if kernels on the two parts do not run
   // concurrently, as under tools that run one kernel at a time, or if LITECACHE_PULL_STEP=0 is set
   // in the environment. deadline_ns: for every wait.
   static std::unique_ptr<StepPull> Create(CudaDevice& device, PinnedHost& host,
                                           const SmSplit& split, int64_t layers,
-                                          uint64_t deadline_ns, std::string* why_none);
+                                          uint64_t deadline_ns, std::string* reason);
 
   // Sets the lists of the layers with pulled[layer] != 0. Call while the device is idle.
   void SetLayers(std::span<const ops::cuda::LiteCacheLayer> layers,

@@ -40,7 +40,7 @@ Thinking ApplyThinking(const ServedModel& model, const ChatPromptFields& prompt,
   const Thinking thinking = DetectThinking(chat_template.Source(!prompt.options.tools.is_null()),
                                            request->prompt, model.tokenizer());
   if (thinking != Thinking::kNone && request->constraint != nullptr) {
-    request->constraint = model.grammars->BehindThoughts(
+    request->constraint = model.grammars->AfterReasoning(
         *request->constraint, std::string(thinking == Thinking::kMaybe ? kThinkTag : ""),
         std::string(kThinkEndTag));
   }

@@ -22,14 +22,14 @@ class FakeGdrCopy {
     void* const library = dlopen("libgdrapi.so.2", RTLD_NOW | RTLD_NOLOAD);
     if (library == nullptr) {
       const char* const error = dlerror();
-      why_none_ = std::string("fake_gdrcopy.so is not beside the program: ") +
-                  (error != nullptr ? error : "");
+      reason_ = std::string("fake_gdrcopy.so is not beside the program: ") +
+                (error != nullptr ? error : "");
       return;
     }
     using State = FakeGdrCopyState*();
     auto* const state = reinterpret_cast<State*>(dlsym(library, kFakeGdrCopyState));
     if (state == nullptr) {
-      why_none_ = "GDRCopy itself is loaded: the other tests use it";
+      reason_ = "GDRCopy itself is loaded: the other tests use it";
       return;
     }
     state_ = state();
@@ -45,7 +45,7 @@ class FakeGdrCopy {
   FakeGdrCopy& operator=(const FakeGdrCopy&) = delete;
 
   // Why the fake is not available; empty if it is.
-  const std::string& why_none() const { return why_none_; }
+  const std::string& reason() const { return reason_; }
   FakeGdrCopyState& state() { return *state_; }
   bool nothing_is_left() const {
     return state_->opened == 0 && state_->pinned == 0 && state_->mapped == 0;
@@ -53,7 +53,7 @@ class FakeGdrCopy {
 
  private:
   FakeGdrCopyState* state_ = nullptr;
-  std::string why_none_;
+  std::string reason_;
 };
 
 }  // namespace litecache::testing

@@ -65,7 +65,7 @@ class LiteCacheReference : public ::testing::TestWithParam<Backend> {};
 TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
   const std::string device = GetParam().device;
   if (device == "cuda" && FindCudaDevices().devices.empty()) {
-    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
   }
   std::mt19937_64 random = testing::TestRandom();
   int64_t lookups = 0, hits = 0, verified = 0, corrected = 0;
@@ -156,7 +156,7 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
 TEST_P(LiteCacheReference, StepsOfOneSequenceAgree) {
   const Backend& backend = GetParam();
   if (backend.device == "cuda" && FindCudaDevices().devices.empty()) {
-    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
   }
   std::mt19937_64 random = testing::TestRandom();
   int round = 0;

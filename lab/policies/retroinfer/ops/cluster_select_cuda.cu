@@ -288,11 +288,11 @@ __global__ void __launch_bounds__(kThreads)
     ids[i] = static_cast<int32_t>(~static_cast<uint32_t>(best[i]));
   }
   __syncthreads();  // the ids are written
-  TellChoice<kThreads>(p.shape, p.layer, index, pair, wave.buffer_blocks,
-                       {.ranked = ranked, .count = ranked + unranked}, shared.tell, [&](int32_t i) {
-                         return i < ranked ? static_cast<int32_t>(~static_cast<uint32_t>(best[i]))
-                                           : __ldcg(ids + i);
-                       });
+  RecordChoice<kThreads>(
+      p.shape, p.layer, index, pair, wave.buffer_blocks,
+      {.ranked = ranked, .count = ranked + unranked}, shared.tell, [&](int32_t i) {
+        return i < ranked ? static_cast<int32_t>(~static_cast<uint32_t>(best[i])) : __ldcg(ids + i);
+      });
 }
 
 int64_t RankedRoom(const WaveShape& shape) {

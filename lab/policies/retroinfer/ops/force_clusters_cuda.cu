@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(kTeamThreads)
     before += of_all;
   }
   __syncthreads();
-  TellChoice(shape, layer, index, pair, wave.buffer_blocks, choice, shared,
-             [&](int32_t i) { return __ldcg(ids + i); });
+  RecordChoice(shape, layer, index, pair, wave.buffer_blocks, choice, shared,
+               [&](int32_t i) { return __ldcg(ids + i); });
 }
 
 }  // namespace

@@ -40,9 +40,10 @@ struct TellShared {
 // Determines the part of a pair's selection that fits the buffer, and publishes it to the host.
 // Called by a whole block of kThreads; id_at(i): returns `ids`, which must be visible.
 template <int kThreads = kTeamThreads, class IdAt>
-__device__ inline void TellChoice(const WaveShape& shape, const WaveLayer& layer,
-                                  const RowList& index, int32_t pair, int32_t buffer_blocks,
-                                  const WaveChoice& chosen, TellShared& shared, const IdAt& id_at) {
+__device__ inline void RecordChoice(const WaveShape& shape, const WaveLayer& layer,
+                                    const RowList& index, int32_t pair, int32_t buffer_blocks,
+                                    const WaveChoice& chosen, TellShared& shared,
+                                    const IdAt& id_at) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
   WaveChoice choice = chosen;
   if (thread == 0) shared.too_many = choice.ranked;

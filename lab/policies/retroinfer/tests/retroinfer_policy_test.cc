@@ -49,7 +49,7 @@ class Oracle
 TEST_P(Oracle, BatchesOfMixedLengthsOverHundredsOfSteps) {
   const auto& [device, dtype, head_dim, cache, hints] = GetParam();
   if (TypeOf(device) == DeviceType::kCuda && FindCudaDevices().devices.empty()) {
-    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
   }
   std::mt19937_64 random = testing::TestRandom();
   Layout layout = kLayout;

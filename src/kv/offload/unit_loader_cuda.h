@@ -19,12 +19,12 @@
 
 namespace litecache::kv::offload {
 
-class Arrivals {
+class UnitLoader {
  public:
   // chunked: Recompute::chunked. Reference arguments must outlive this object, and a plan must
   // outlive its transfers.
-  Arrivals(CudaDevice& device, const Shape& shape, const Tables& tables, const Staging& staging,
-           const SequenceTable& store, const SequenceTable& inputs, bool chunked);
+  UnitLoader(CudaDevice& device, const Shape& shape, const Tables& tables, const Staging& staging,
+             const SequenceTable& store, const SequenceTable& inputs, bool chunked);
 
   // Plans the transfers of a step; the staging must have its tables. Throws CapacityError.
   void Plan(const StepPlan& plan);
@@ -42,9 +42,9 @@ class Arrivals {
 
   // Enqueue the transfer of a unit's inputs and rows to its buffer, and the recomputation of rows
   // from the inputs. They do nothing if the step does not have the unit.
-  void Bring(const StepPlan& plan, int64_t unit);
+  void Load(const StepPlan& plan, int64_t unit);
   void Recompute(const StepPlan& plan, int64_t unit, KeyValueProjection* projection);
-  // Recomputes the first units; call after StartAhead() and Bring().
+  // Recomputes the first units; call after StartAhead() and Load().
   void RecomputeAhead(const StepPlan& plan, KeyValueProjection* projection);
 
   // Operations enqueued on `stream` from here on see the buffer's rows.
@@ -55,7 +55,7 @@ class Arrivals {
 
  private:
   // The mark that a piece of a unit has arrived. Pieces may share marks.
-  static int64_t ArrivalOf(int64_t piece, int64_t pieces) {
+  static int64_t MarkOfPiece(int64_t piece, int64_t pieces) {
     constexpr int64_t kMost = HostLink::kMaxPieces;
     return pieces <= kMost ? piece : piece * kMost / pieces;
   }

@@ -1,12 +1,12 @@
-#include "kv/offload/arrivals_cuda.h"
+#include "kv/offload/unit_loader_cuda.h"
 
 #include "base/error.h"
 
 namespace litecache::kv::offload {
 
-Arrivals::Arrivals(CudaDevice& device, const Shape& shape, const Tables& tables,
-                   const Staging& staging, const SequenceTable& store, const SequenceTable& inputs,
-                   bool chunked)
+UnitLoader::UnitLoader(CudaDevice& device, const Shape& shape, const Tables& tables,
+                       const Staging& staging, const SequenceTable& store,
+                       const SequenceTable& inputs, bool chunked)
     : shape_(shape),
       chunked_(chunked),
       staging_(staging),
@@ -14,25 +14,25 @@ Arrivals::Arrivals(CudaDevice& device, const Shape& shape, const Tables& tables,
       link_(device, shape, tables, staging, store, inputs),
       recomputing_(device, shape, tables) {}
 
-void Arrivals::Plan(const StepPlan& plan) {
+void UnitLoader::Plan(const StepPlan& plan) {
   link_.Plan(plan.parts, plan.groups, plan.store_pages);
   if (plan.pieces.empty()) return;
   views_.Plan(plan.parts, plan.pieces, staging_, plan.first_input_pages);
   recomputing_.Prepare(plan.pieces.longest);
 }
 
-bool Arrivals::Holds(const StepPlan& plan) {
+bool UnitLoader::Holds(const StepPlan& plan) {
   return link_.Holds(plan.parts, plan.groups, plan.store_pages) &&
          (plan.pieces.empty() || views_.Holds(plan.first_input_pages));
 }
 
-void Arrivals::Start(Stream& main, const StepPlan& plan) {
+void UnitLoader::Start(Stream& main, const StepPlan& plan) {
   if (!plan.pieces.empty()) views_.Send(main);
   recomputing_.Fork(main);
   link_.Start(main);
 }
 
-void Arrivals::Bring(const StepPlan& plan, int64_t unit) {
+void UnitLoader::Load(const StepPlan& plan, int64_t unit) {
   if (unit >= plan.Units(shape_.layout.layers)) return;
   const int64_t layer = plan.LayerOf(unit);
   const size_t group = plan.GroupOf(unit), buffer = plan.BufferOf(unit);
@@ -44,17 +44,17 @@ void Arrivals::Bring(const StepPlan& plan, int64_t unit) {
     // Layer 0's inputs are on the device already.
     for (int64_t s = piece.begin; layer > 0 && s < piece.end; ++s) {
       const Segment& segment = plan.pieces.segments[static_cast<size_t>(s)];
-      link_.BringInputs(layer, buffer, plan.parts[static_cast<size_t>(segment.part)], segment);
+      link_.LoadInputs(layer, buffer, plan.parts[static_cast<size_t>(segment.part)], segment);
     }
-    const int64_t arrival = ArrivalOf(p, pieces);
-    if (p + 1 == pieces || (chunked_ && ArrivalOf(p + 1, pieces) != arrival)) {
+    const int64_t arrival = MarkOfPiece(p, pieces);
+    if (p + 1 == pieces || (chunked_ && MarkOfPiece(p + 1, pieces) != arrival)) {
       link_.EndPiece(buffer, arrival);
     }
   }
-  link_.BringRows(layer, buffer, plan.parts, plan.groups, group);
+  link_.LoadRows(layer, buffer, plan.parts, plan.groups, group);
 }
 
-void Arrivals::Recompute(const StepPlan& plan, int64_t unit, KeyValueProjection* projection) {
+void UnitLoader::Recompute(const StepPlan& plan, int64_t unit, KeyValueProjection* projection) {
   if (unit >= plan.Units(shape_.layout.layers)) return;
   const int64_t layer = plan.LayerOf(unit);
   const size_t group = plan.GroupOf(unit), buffer = plan.BufferOf(unit);
@@ -63,7 +63,8 @@ void Arrivals::Recompute(const StepPlan& plan, int64_t unit, KeyValueProjection*
   if (pieces == 0) return;
   LC_CHECK(projection != nullptr, "rows are recomputed without a projection");
   for (int64_t p = 0; p < pieces; ++p) {
-    link_.AwaitPiece(recomputing_.stream(), buffer, ArrivalOf(chunked_ ? p : pieces - 1, pieces));
+    link_.WaitForPiece(recomputing_.stream(), buffer,
+                       MarkOfPiece(chunked_ ? p : pieces - 1, pieces));
     const Piece& piece = plan.pieces.pieces[static_cast<size_t>(first + p)];
     recomputing_.Recompute(layer, buffer, views_.View(piece, first + p), views_.Positions(piece),
                            *projection);
@@ -71,7 +72,7 @@ void Arrivals::Recompute(const StepPlan& plan, int64_t unit, KeyValueProjection*
   recomputing_.Mark(buffer);
 }
 
-void Arrivals::RecomputeAhead(const StepPlan& plan, KeyValueProjection* projection) {
+void UnitLoader::RecomputeAhead(const StepPlan& plan, KeyValueProjection* projection) {
   if (plan.pieces.empty()) return;
   recomputing_.StartAhead([&](Stream& stream) { views_.Send(stream); });
   for (int64_t unit = 0; unit < static_cast<int64_t>(kBuffers); ++unit) {
@@ -79,17 +80,17 @@ void Arrivals::RecomputeAhead(const StepPlan& plan, KeyValueProjection* projecti
   }
 }
 
-void Arrivals::Await(Stream& stream, size_t buffer) {
-  link_.AwaitRows(stream, buffer);
+void UnitLoader::Await(Stream& stream, size_t buffer) {
+  link_.WaitForRows(stream, buffer);
   recomputing_.Join(stream, buffer);
 }
 
-void Arrivals::JoinAll(Stream& main) {
+void UnitLoader::JoinAll(Stream& main) {
   recomputing_.JoinAll(main);
   link_.JoinAll(main);
 }
 
-void Arrivals::Reset() {
+void UnitLoader::Reset() {
   link_.Reset();
   recomputing_.Reset();
 }
