@@ -17,9 +17,8 @@ except ImportError as error:
     sys.exit(77)
 
 import program
+from program import NAME, TURNS
 
-MODEL = "litecache-demo-16m"
-CHAT = [{"role": "user", "content": "def add(a, b):\n    return"}]
 # What clients of llama.cpp's server and of vLLM add.
 HARMLESS = {"cache_prompt": True, "id_slot": -1, "request_id": "r\n\x1b[31m", "add_generation_prompt": True}
 SHELL = {"type": "function", "name": "shell", "description": "Runs a command.", "strict": False,
@@ -30,19 +29,19 @@ PATCH = {"type": "custom", "name": "apply_patch", "description": "Changes files.
          "format": {"type": "grammar", "syntax": "lark", "definition": "start: /.+/"}}
 
 
-class Agents(unittest.TestCase):
+def connect(server, path="/v1"):
+    return openai.OpenAI(base_url=server.url + path, api_key="none", max_retries=0)
+
+
+class Agents(program.ServerTest):
     @classmethod
     def setUpClass(cls):
-        cls.server = program.Server()
-        cls.client = openai.OpenAI(base_url=cls.server.url + "/v1", api_key="none", max_retries=0)
-
-    @classmethod
-    def tearDownClass(cls):
-        assert cls.server.stop() == 0, "".join(cls.server.log)
+        super().setUpClass()
+        cls.client = connect(cls.server)
 
     def agent(self, **more):
         """A request as Codex sends it."""
-        return {"model": MODEL, "instructions": "You are a coding agent.", "store": False,
+        return {"model": NAME, "instructions": "You are a coding agent.", "store": False,
                 "stream": True, "tool_choice": "auto", "parallel_tool_calls": False,
                 "reasoning": {"effort": "medium", "summary": "auto"}, "temperature": 0,
                 "include": ["reasoning.encrypted_content"], "prompt_cache_key": "0123-4567",
@@ -78,12 +77,12 @@ class Agents(unittest.TestCase):
 
     def test_harmless_fields_are_logged_once(self):
         create = self.client.chat.completions.create
-        plain = create(model=MODEL, messages=CHAT, max_tokens=5, temperature=0)
+        plain = create(model=NAME, messages=TURNS, max_tokens=5, temperature=0)
         for _ in range(3):
-            answer = create(model=MODEL, messages=CHAT, max_tokens=5, temperature=0,
+            answer = create(model=NAME, messages=TURNS, max_tokens=5, temperature=0,
                             extra_body={**HARMLESS, "frob\nnicate\x1b[2J": 1})
             self.assertEqual(answer.choices[0].message.content, plain.choices[0].message.content)
-        self.assertEqual(create(model=MODEL, messages=CHAT, max_tokens=-1, temperature=0,
+        self.assertEqual(create(model=NAME, messages=TURNS, max_tokens=-1, temperature=0,
                                 stop=["\n"]).choices[0].finish_reason, "stop")
         names = ("'cache_prompt'", "'id_slot'", "'request_id'", r"'frob\x0anicate\x1b[J'")
         deadline = time.time() + 60  # the log comes through a pipe of its own
@@ -93,45 +92,45 @@ class Agents(unittest.TestCase):
         for name in names:
             self.assertEqual(sum(name in line for line in self.server.log), 1, self.server.log)
         with self.assertRaises(openai.BadRequestError) as caught:
-            create(model=MODEL, messages=CHAT, extra_body={"dry_multiplier": 0.8})
+            create(model=NAME, messages=TURNS, extra_body={"dry_multiplier": 0.8})
         self.assertEqual(caught.exception.param, "dry_multiplier")
 
     def test_strict_fields(self):
         server = program.Server("--strict-fields")
-        client = openai.OpenAI(base_url=server.url + "/v1", api_key="none", max_retries=0)
+        client = connect(server)
         for name, value in HARMLESS.items():
             if name == "add_generation_prompt":
                 continue
             with self.assertRaises(openai.BadRequestError) as caught:
-                client.chat.completions.create(model=MODEL, messages=CHAT, extra_body={name: value})
+                client.chat.completions.create(model=NAME, messages=TURNS, extra_body={name: value})
             self.assertEqual((caught.exception.code, caught.exception.param),
                              ("unknown_parameter", name))
         self.assertEqual(server.stop(), 0)
 
     def test_paths_without_a_version(self):
-        client = openai.OpenAI(base_url=self.server.url, api_key="none", max_retries=0)
-        self.assertEqual(client.models.list().data[0].id, MODEL)
-        self.assertEqual(client.models.retrieve(MODEL).id, MODEL)
-        options = {"model": MODEL, "messages": CHAT, "max_tokens": 4, "temperature": 0}
+        client = connect(self.server, "")
+        self.assertEqual(client.models.list().data[0].id, NAME)
+        self.assertEqual(client.models.retrieve(NAME).id, NAME)
+        options = {"model": NAME, "messages": TURNS, "max_tokens": 4, "temperature": 0}
         answer = client.chat.completions.create(**options, extra_body={"timings_per_token": True})
         self.assertEqual(answer.choices[0].message.content,
                          self.client.chat.completions.create(**options).choices[0].message.content)
         self.assertEqual(answer.timings["predicted_n"], 4)
-        self.assertEqual(client.completions.create(model=MODEL, prompt="x", max_tokens=1)
+        self.assertEqual(client.completions.create(model=NAME, prompt="x", max_tokens=1)
                          .usage.completion_tokens, 1)
-        self.assertEqual(client.responses.create(model=MODEL, input="x", max_output_tokens=1)
+        self.assertEqual(client.responses.create(model=NAME, input="x", max_output_tokens=1)
                          .usage.output_tokens, 1)
 
     def test_what_open_webui_sends(self):
         models = self.server.call("/v1/models")
         self.assertEqual([model["object"] for model in models["data"]], ["model"])
-        self.assertEqual(models["data"][0]["id"], MODEL)
-        body = {"model": MODEL, "messages": CHAT, "max_tokens": 6, "temperature": 0}
+        self.assertEqual(models["data"][0]["id"], NAME)
+        body = {"model": NAME, "messages": TURNS, "max_tokens": 6, "temperature": 0}
         plain = self.server.call("/v1/chat/completions", body)["choices"][0]["message"]["content"]
         # What its front end, its filters and its tasks (a title, tags) add.
         more = {"chat_id": "c", "session_id": "s", "id": "m", "params": {}, "variables": {}, "features": {
                     "web_search": False, "code_interpreter": False}, "tool_ids": [], "tool_servers": [],
-                "background_tasks": {"title_generation": True}, "model_item": {"id": MODEL},
+                "background_tasks": {"title_generation": True}, "model_item": {"id": NAME},
                 "metadata": {"task": "title_generation", "chat_id": "c"}, "user": {"id": "u", "name": "n"}}
         answer = self.server.call("/v1/chat/completions", {**body, **more, "stream": False})
         self.assertEqual(answer["choices"][0]["message"]["content"], plain)
@@ -149,8 +148,8 @@ class Agents(unittest.TestCase):
         self.assertRegex(self.server.call("/version")["version"], r"^\d+\.\d+")
         slots = self.server.call("/slots")
         self.assertEqual([slot["id"] for slot in slots], list(range(64)))
-        prompt = self.server.call("/apply-template", {"messages": CHAT})["prompt"]
-        self.assertIn(CHAT[0]["content"], prompt)
+        prompt = self.server.call("/apply-template", {"messages": TURNS})["prompt"]
+        self.assertIn(TURNS[0]["content"], prompt)
         with self.assertRaises(urllib.error.HTTPError) as caught:
             self.server.call("/nowhere")
         caught.exception.close()

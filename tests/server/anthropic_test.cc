@@ -21,19 +21,14 @@ constexpr const char* kTemplate =
     "{% if enable_thinking is defined %}thinking={{ enable_thinking }}{% endif %}"
     "{% if add_generation_prompt %}[assistant]{% endif %}";
 
-class Anthropic : public ::testing::Test {
+class Anthropic : public SharedServerTest {
  protected:
   static void SetUpTestSuite() {
     const TemporaryDirectory directory;
     TestServer::Options options;
     options.chat_template = directory.Write("template.jinja", kTemplate);
-    server_ = new TestServer(options);
+    Start(options);
   }
-  static void TearDownTestSuite() {
-    delete server_;
-    server_ = nullptr;
-  }
-  TestServer& server() { return *server_; }
 
   static Json Message(const char* role, const Json& content) {
     return {{"role", role}, {"content", content}};
@@ -64,12 +59,7 @@ class Anthropic : public ::testing::Test {
     for (const Json& block : answer["content"]) said += block["text"].get<std::string>();
     EXPECT_EQ(Json(said), same["choices"][0]["text"]) << text;
   }
-
- private:
-  static TestServer* server_;
 };
-
-TestServer* Anthropic::server_ = nullptr;
 
 TEST_F(Anthropic, PromptsOfMessages) {
   ExpectPrompt(Hello(), "[user]hello\n[assistant]");

@@ -15,10 +15,9 @@ except ImportError as error:
     sys.exit(77)
 
 import program
+from program import NAME, TURNS
 
 KEY = "test-key"
-MODEL = "litecache-demo-16m"
-TURNS = [{"role": "user", "content": "def add(a, b):\n    return"}]
 KEEP = {"name": "keep", "description": "Keeps a pet.", "input_schema": {
     "type": "object", "required": ["kind", "age"], "additionalProperties": False,
     "properties": {"kind": {"enum": ["cat", "dog"]},
@@ -30,15 +29,15 @@ class Pet(pydantic.BaseModel):
     likes_dogs: bool
 
 
-class Messages(unittest.TestCase):
+class Messages(program.ServerTest):
     @classmethod
-    def setUpClass(cls):
-        cls.server = program.Server(key=KEY)
-        cls.client = cls.connect(KEY)
+    def serve(cls):
+        return program.Server(key=KEY)
 
     @classmethod
-    def tearDownClass(cls):
-        assert cls.server.stop() == 0, "".join(cls.server.log)
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.client = cls.connect(KEY)
 
     @classmethod
     def connect(cls, key):
@@ -46,17 +45,17 @@ class Messages(unittest.TestCase):
 
     def create(self, temperature=0, **more):
         return self.client.messages.create(
-            **{"model": MODEL, "max_tokens": 16, "messages": TURNS, **more},
+            **{"model": NAME, "max_tokens": 16, "messages": TURNS, **more},
             extra_body={"temperature": temperature})
 
     def stream(self, **more):
         return self.client.messages.stream(
-            **{"model": MODEL, "max_tokens": 16, "messages": TURNS, **more},
+            **{"model": NAME, "max_tokens": 16, "messages": TURNS, **more},
             extra_body={"temperature": 0})
 
     def test_a_message(self):
         message = self.create()
-        self.assertEqual((message.type, message.role, message.model), ("message", "assistant", MODEL))
+        self.assertEqual((message.type, message.role, message.model), ("message", "assistant", NAME))
         self.assertTrue(message.content[0].text)
         self.assertEqual((message.stop_reason, message.usage.output_tokens), ("max_tokens", 16))
 
@@ -81,11 +80,11 @@ class Messages(unittest.TestCase):
                                  "content_block_stop", "message_delta", "message_stop"])
 
     def test_tokens_are_counted(self):
-        count = self.client.messages.count_tokens(model=MODEL, messages=TURNS).input_tokens
+        count = self.client.messages.count_tokens(model=NAME, messages=TURNS).input_tokens
         usage = self.create().usage
         self.assertEqual(count, usage.input_tokens + usage.cache_read_input_tokens)
         more = self.client.messages.count_tokens(
-            model=MODEL, messages=TURNS, system=[{"type": "text", "text": "Be brief."}])
+            model=NAME, messages=TURNS, system=[{"type": "text", "text": "Be brief."}])
         self.assertGreater(more.input_tokens, count)
 
     def test_a_stop_sequence(self):
@@ -118,7 +117,7 @@ class Messages(unittest.TestCase):
 
     def test_parse_gives_objects(self):
         message = self.client.messages.parse(
-            model=MODEL, max_tokens=200, messages=TURNS, output_format=Pet)
+            model=NAME, max_tokens=200, messages=TURNS, output_format=Pet)
         self.assertIsInstance(message.parsed_output, Pet)
 
     def test_errors_have_their_classes(self):
@@ -128,7 +127,7 @@ class Messages(unittest.TestCase):
         with self.assertRaises(anthropic.NotFoundError):
             self.create(model="another")
         with self.assertRaises(anthropic.AuthenticationError) as caught:
-            self.connect("wrong").messages.create(model=MODEL, max_tokens=1, messages=TURNS)
+            self.connect("wrong").messages.create(model=NAME, max_tokens=1, messages=TURNS)
         self.assertEqual(caught.exception.body["error"]["type"], "authentication_error")
         with self.assertRaises(anthropic.BadRequestError):
             self.create(messages=[{"role": "user", "content": [{
@@ -136,7 +135,7 @@ class Messages(unittest.TestCase):
 
     def test_a_bearer_is_a_key_too(self):
         client = anthropic.Anthropic(base_url=self.server.url, auth_token=KEY, max_retries=0)
-        self.assertEqual(client.messages.create(model=MODEL, max_tokens=1, messages=TURNS)
+        self.assertEqual(client.messages.create(model=NAME, max_tokens=1, messages=TURNS)
                          .usage.output_tokens, 1)
 
     def test_closing_a_stream_cancels(self):

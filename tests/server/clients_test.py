@@ -5,33 +5,24 @@ Exits with 77 (skipped) if the Python packages are missing.
 """
 
 import json
-import pathlib
-import resource
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import typing
 import unittest
-import urllib.error
 
 try:
     import jsonschema
     import openai
     import pydantic
-    from prometheus_client.parser import text_string_to_metric_families
 except ImportError as error:
     print(f"skipped: {error}; scripts/setup-test-python installs tests/requirements.txt")
     sys.exit(77)
 
-import program
-
-KEY = "test-key"
-# The demo model continues code; greedy by its generation_config.json.
-CHAT = [{"role": "user", "content": "def add(a, b):\n    return"}]
+from openai_server import KEY, Server
+from program import NAME, TURNS, ServerTest
 
 
 class Pet(pydantic.BaseModel):
@@ -48,33 +39,15 @@ KEEP = {"type": "function", "function": {
     "parameters": {**Pet.model_json_schema(), "additionalProperties": False}}}
 
 
-class Server(program.Server):
-    """With a key, the package's client, and Prometheus's parser."""
+class Clients(ServerTest):
+    @classmethod
+    def serve(cls):
+        return Server()
 
-    def __init__(self, *flags, **options):
-        super().__init__(*flags, key=KEY, **options)
-
-    def client(self, **more):
-        options = {"base_url": self.url + "/v1", "api_key": KEY, "max_retries": 0, "timeout": 120}
-        return openai.OpenAI(**{**options, **more})
-
-    def metrics(self):
-        """Samples of /metrics: (name, labels) -> value."""
-        with self.open("/metrics") as answer:
-            text = answer.read().decode()
-        return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value
-                for family in text_string_to_metric_families(text) for sample in family.samples}
-
-
-class Clients(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server()
+        super().setUpClass()
         cls.client = cls.server.client()
-
-    @classmethod
-    def tearDownClass(cls):
-        assert cls.server.stop() == 0, "".join(cls.server.log)
 
     def test_models(self):
         models = self.client.models.list().data
@@ -82,7 +55,7 @@ class Clients(unittest.TestCase):
         self.assertEqual(self.client.models.retrieve(models[0].id).id, models[0].id)
 
     def test_chat_streamed_and_whole_are_the_same(self):
-        options = {"model": "litecache-demo-16m", "messages": CHAT, "max_completion_tokens": 24,
+        options = {"model": NAME, "messages": TURNS, "max_completion_tokens": 24,
                    "temperature": 0}
         whole = self.client.chat.completions.create(**options)
         self.assertTrue(whole.choices[0].message.content)
@@ -100,7 +73,7 @@ class Clients(unittest.TestCase):
                          (whole.usage.prompt_tokens, whole.usage.completion_tokens))
 
     def test_a_second_turn_pays_for_what_is_new(self):
-        options = {"model": "litecache-demo-16m", "max_completion_tokens": 60, "temperature": 0,
+        options = {"model": NAME, "max_completion_tokens": 60, "temperature": 0,
                    "extra_body": {"ignore_eos": True}}
         messages = [{"role": "user", "content": "class Stack:\n    def __init__(self):\n" * 20}]
         first = self.client.chat.completions.create(messages=messages, **options)
@@ -115,7 +88,7 @@ class Clients(unittest.TestCase):
 
     def test_the_stream_helper_accumulates(self):
         with self.client.chat.completions.stream(
-                model="litecache-demo-16m", messages=CHAT, max_tokens=16, logprobs=True,
+                model=NAME, messages=TURNS, max_tokens=16, logprobs=True,
                 top_logprobs=2) as stream:
             content = "".join(e.delta for e in stream if e.type == "content.delta")
             try:
@@ -127,14 +100,14 @@ class Clients(unittest.TestCase):
 
     def test_extensions(self):
         answer = self.client.chat.completions.create(
-            model="litecache-demo-16m", messages=CHAT, max_tokens=5, seed=1, n=2,
+            model=NAME, messages=TURNS, max_tokens=5, seed=1, n=2,
             extra_body={"top_k": 5, "min_p": 0.01, "repetition_penalty": 1.1, "ignore_eos": True})
         self.assertEqual([c.finish_reason for c in answer.choices], ["length", "length"])
         self.assertEqual(answer.usage.completion_tokens, 10)
 
     def test_completions(self):
         answer = self.client.completions.create(
-            model="litecache-demo-16m", prompt=["import os\n", "class A"], max_tokens=6, logprobs=2)
+            model=NAME, prompt=["import os\n", "class A"], max_tokens=6, logprobs=2)
         self.assertEqual([c.index for c in answer.choices], [0, 1])
         self.assertEqual(len(answer.choices[0].logprobs.tokens),
                          len(answer.choices[0].logprobs.token_logprobs))
@@ -143,7 +116,7 @@ class Clients(unittest.TestCase):
         prompt = "def add(a, b):\n    return a + b\n"
         for tokens in (0, 3):
             choice = self.client.completions.create(
-                model="litecache-demo-16m", prompt=prompt, echo=True, logprobs=1, max_tokens=tokens,
+                model=NAME, prompt=prompt, echo=True, logprobs=1, max_tokens=tokens,
                 temperature=0, extra_body={"return_token_ids": True, "prompt_logprobs": 0}).choices[0]
             self.assertTrue(choice.text.startswith(prompt))
             logprobs, ids = choice.logprobs, choice.prompt_token_ids
@@ -167,7 +140,7 @@ class Clients(unittest.TestCase):
                  ({"grammar": grammar}, r"[0-9]{1,2}(\+[0-9]{1,2})*=[0-9]{1,3}")]
         for form, expected in forms:
             answer = self.client.chat.completions.create(
-                model="litecache-demo-16m", messages=CHAT, n=4, temperature=1.5, seed=3,
+                model=NAME, messages=TURNS, n=4, temperature=1.5, seed=3,
                 max_completion_tokens=400, extra_body={"structured_outputs": form})
             for choice in answer.choices:
                 if choice.finish_reason == "stop":  # a sum may be as long as the model likes
@@ -175,11 +148,11 @@ class Clients(unittest.TestCase):
             self.assertIn("stop", [choice.finish_reason for choice in answer.choices])
         with self.assertRaises(openai.BadRequestError) as caught:
             self.client.chat.completions.create(
-                model="litecache-demo-16m", messages=CHAT, extra_body={"grammar": "root ::= root"})
+                model=NAME, messages=TURNS, extra_body={"grammar": "root ::= root"})
         self.assertEqual(caught.exception.param, "grammar")
 
     def test_responses(self):
-        options = {"model": "litecache-demo-16m", "input": CHAT[0]["content"],
+        options = {"model": NAME, "input": TURNS[0]["content"],
                    "max_output_tokens": 12, "temperature": 0}
         whole = self.client.responses.create(**options)
         self.assertTrue(whole.output_text)
@@ -190,16 +163,16 @@ class Clients(unittest.TestCase):
     def test_parse_gives_objects(self):
         for temperature in (0, 1, 1.5):
             answer = self.client.chat.completions.parse(
-                model="litecache-demo-16m", messages=CHAT, response_format=Pet, n=3,
+                model=NAME, messages=TURNS, response_format=Pet, n=3,
                 temperature=temperature, max_completion_tokens=400)
             for choice in answer.choices:
                 self.assertEqual(choice.finish_reason, "stop")
                 self.assertIsInstance(choice.message.parsed, Pet)
         parsed = self.client.responses.parse(
-            model="litecache-demo-16m", input="x", text_format=Pet, max_output_tokens=400)
+            model=NAME, input="x", text_format=Pet, max_output_tokens=400)
         self.assertIsInstance(parsed.output_parsed, Pet)
         with self.client.chat.completions.stream(
-                model="litecache-demo-16m", messages=CHAT, response_format=Pet,
+                model=NAME, messages=TURNS, response_format=Pet,
                 max_completion_tokens=400) as stream:
             self.assertIsInstance(stream.get_final_completion().choices[0].message.parsed, Pet)
 
@@ -209,7 +182,7 @@ class Clients(unittest.TestCase):
             {"type": "number", "minimum": -1, "exclusiveMaximum": 2.5},
             {"type": "object", "additionalProperties": {"type": "boolean"}, "maxProperties": 2}]}}
         answer = self.client.chat.completions.create(
-            model="litecache-demo-16m", messages=CHAT, n=8, temperature=1.3,
+            model=NAME, messages=TURNS, n=8, temperature=1.3,
             max_completion_tokens=2000,
             response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema}})
         for choice in answer.choices:
@@ -217,14 +190,14 @@ class Clients(unittest.TestCase):
             jsonschema.validate(json.loads(choice.message.content), schema)
         with self.assertRaises(openai.BadRequestError) as caught:
             self.client.chat.completions.create(
-                model="litecache-demo-16m", messages=CHAT,
+                model=NAME, messages=TURNS,
                 response_format={"type": "json_schema", "json_schema": {
                     "name": "a", "schema": {"type": "array", "items": {"not": {}}}}})
         self.assertEqual(caught.exception.param, "response_format.json_schema.schema")
         self.assertIn("#/items", str(caught.exception))
 
     def test_tools(self):
-        options = {"model": "litecache-demo-16m", "messages": CHAT, "tools": [KEEP],
+        options = {"model": NAME, "messages": TURNS, "tools": [KEEP],
                    "max_completion_tokens": 400, "temperature": 1, "seed": 4,
                    "parallel_tool_calls": False}
         for choice in ("required", {"type": "function", "function": {"name": "keep"}}):
@@ -251,7 +224,7 @@ class Clients(unittest.TestCase):
 
     def test_tools_of_responses(self):
         tool = {"type": "function", **KEEP["function"]}
-        options = {"model": "litecache-demo-16m", "input": "x", "tools": [tool],
+        options = {"model": NAME, "input": "x", "tools": [tool],
                    "tool_choice": "required", "max_output_tokens": 400, "temperature": 0,
                    "parallel_tool_calls": False}
         call = self.client.responses.create(**options).output[0]
@@ -266,29 +239,29 @@ class Clients(unittest.TestCase):
     def test_errors_have_their_classes(self):
         create = self.client.chat.completions.create
         with self.assertRaises(openai.BadRequestError) as caught:
-            create(model="litecache-demo-16m", messages=CHAT, temperature=-1)
+            create(model=NAME, messages=TURNS, temperature=-1)
         self.assertEqual(caught.exception.param, "temperature")
         with self.assertRaises(openai.BadRequestError) as caught:
-            create(model="litecache-demo-16m", messages=CHAT, extra_body={"mirostat": 2})
+            create(model=NAME, messages=TURNS, extra_body={"mirostat": 2})
         self.assertEqual(caught.exception.code, "unsupported_parameter")
         with self.assertRaises(openai.NotFoundError):
-            create(model="another", messages=CHAT)
+            create(model="another", messages=TURNS)
         with self.assertRaises(openai.AuthenticationError):
             self.server.client(api_key="wrong").models.list()
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.client.completions.create(model="litecache-demo-16m", prompt=[5] * 40000)
+            self.client.completions.create(model=NAME, prompt=[5] * 40000)
         self.assertEqual(caught.exception.code, "context_length_exceeded")
 
     def test_a_timeout_cancels(self):
         with self.assertRaises(openai.APITimeoutError):
             self.server.client(timeout=0.5).completions.create(
-                model="litecache-demo-16m", prompt="x", max_tokens=30000,
+                model=NAME, prompt="x", max_tokens=30000,
                 extra_body={"ignore_eos": True})
         self.server.wait_idle()
 
     def test_closing_a_stream_cancels(self):
         stream = self.client.completions.create(
-            model="litecache-demo-16m", prompt="x", max_tokens=30000, stream=True,
+            model=NAME, prompt="x", max_tokens=30000, stream=True,
             extra_body={"ignore_eos": True})
         next(iter(stream))
         stream.close()
@@ -306,7 +279,7 @@ class Clients(unittest.TestCase):
 
     def test_metrics_parse_and_count(self):
         before = self.server.metrics()
-        self.client.completions.create(model="litecache-demo-16m", prompt="a b", max_tokens=7,
+        self.client.completions.create(model=NAME, prompt="a b", max_tokens=7,
                                        extra_body={"ignore_eos": True})
         after = self.server.metrics()
 
@@ -321,7 +294,7 @@ class Clients(unittest.TestCase):
 
     @unittest.skipUnless(shutil.which("curl"), "curl is not installed")
     def test_curl(self):
-        body = json.dumps({"messages": CHAT, "max_tokens": 4, "stream": True})
+        body = json.dumps({"messages": TURNS, "max_tokens": 4, "stream": True})
         # -N: unbuffered; a body this large makes curl send Expect: 100-continue.
         padded = json.dumps({"prompt": "x " * 10, "max_tokens": 1, "user": "u" * 2_000_000})
         common = ["curl", "-sS", "--fail", "-N", "-H", "Authorization: Bearer " + KEY,
@@ -342,7 +315,7 @@ class Reasoning(unittest.TestCase):
             template.flush()
             server = Server("--chat-template", template.name)
             create = server.client().chat.completions.create
-            options = {"model": "litecache-demo-16m", "messages": CHAT, "max_completion_tokens": 12,
+            options = {"model": NAME, "messages": TURNS, "max_completion_tokens": 12,
                        "temperature": 0}
             # The model knows no tags: all that it says is thought.
             whole = create(**options)
@@ -362,168 +335,6 @@ class Reasoning(unittest.TestCase):
                 self.assertTrue(answer.content)
                 self.assertFalse(hasattr(answer, "reasoning_content"))
             self.assertEqual(server.stop(), 0)
-
-
-class PrefixStore(unittest.TestCase):
-    # About 900 tokens, three blocks of 256.
-    PROMPT = "".join(f"def f{i}(x, y):\n    return x + {i} * y\n\n" for i in range(60))
-
-    def setUp(self):
-        self.directory = tempfile.TemporaryDirectory()
-        self.addCleanup(self.directory.cleanup)
-
-    def serve(self, *flags, **options):
-        return Server("--prefix-store", self.directory.name, *flags, **options)
-
-    def complete(self, server):
-        answer = server.client().completions.create(
-            model="litecache-demo-16m", prompt=self.PROMPT, max_tokens=16, temperature=0)
-        return (answer.choices[0].text, answer.usage.prompt_tokens,
-                answer.usage.prompt_tokens_details.cached_tokens)
-
-    def blocks(self):
-        return sorted(pathlib.Path(self.directory.name).glob("??/*.kv"))
-
-    def test_a_restart_knows_the_prefix(self):
-        for flags in ([], ["--kv-policy", "litecache", "--retriever", "quest"]):
-            with self.subTest(flags=flags):
-                server = self.serve(*flags)
-                text, prompt, cached = self.complete(server)
-                self.assertEqual(cached, 0)
-                self.assertEqual(server.stop(), 0)
-                server = self.serve(*flags)
-                again, _, cached = self.complete(server)
-                self.assertEqual(again, text)
-                self.assertEqual(cached, (prompt - 1) // 256 * 256)
-                samples = server.metrics()
-                self.assertEqual(samples[("litecache_prefix_loaded_tokens_total", ())], cached)
-                self.assertEqual(server.stop(), 0)
-
-    def test_other_weights_are_another_model(self):
-        """Also where they differ in one bit, which a sample of the weights misses."""
-        with tempfile.TemporaryDirectory() as folder:
-            model = pathlib.Path(folder) / "litecache-demo-16m"
-            shutil.copytree(program.MODEL, model)
-            known = []
-            for change in (False, False, True):
-                if change:
-                    weights = model / "model-00002-of-00003.safetensors"
-                    data = bytearray(weights.read_bytes())
-                    data[len(data) * 3 // 5] ^= 1
-                    weights.write_bytes(data)
-                server = self.serve(model=model)
-                known.append(self.complete(server)[2] > 0)
-                self.assertEqual(server.stop(), 0)
-            self.assertEqual(known, [False, True, False])
-
-    def test_damage_is_survived(self):
-        server = self.serve()
-        text, prompt, _ = self.complete(server)
-        self.assertEqual(server.stop(), 0)
-        for i, block in enumerate(self.blocks()):
-            data = bytearray(block.read_bytes())
-            data[[30, 150, len(data) // 2][i % 3]] ^= 1
-            block.write_bytes(data)
-        server = self.serve()
-        self.assertEqual(self.complete(server)[0], text)
-        self.assertEqual(server.stop(), 0)
-        self.assertTrue(any("removed" in line for line in server.log), server.log)
-
-    def test_a_second_server_is_refused(self):
-        server = self.serve()
-        with self.assertRaisesRegex(RuntimeError, "another process uses it"):
-            self.serve()
-        self.complete(server)
-        self.assertEqual(server.stop(), 0)
-
-    def test_a_full_disk_is_a_warning(self):
-        # The limit on file sizes is 64 KiB, less than a block.
-        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
-        server = Server("--prefix-store", self.directory.name, preexec=limit)
-        text, prompt, _ = self.complete(server)
-        deadline = time.time() + 60
-        while server.metrics()[("litecache_prefix_store_writing", ())] == 1:
-            self.assertLess(time.time(), deadline)
-            time.sleep(0.02)
-        again, _, cached = self.complete(server)
-        self.assertEqual((again, cached), (text, (prompt - 1) // 16 * 16))
-        self.assertEqual(server.stop(), 0)
-        self.assertEqual(sum("nothing more is written" in line for line in server.log), 1)
-        self.assertEqual(self.blocks(), [])
-
-    def test_kill_leaves_a_store_that_works(self):
-        server = self.serve()
-        text, _, _ = self.complete(server)
-        self.assertEqual(server.stop(signal.SIGKILL), -signal.SIGKILL)
-        server = self.serve()
-        self.assertEqual(self.complete(server)[0], text)
-        self.assertEqual(server.stop(), 0)
-        self.assertEqual(list(pathlib.Path(self.directory.name).glob("??/*.tmp")), [])
-
-
-class Ends(unittest.TestCase):
-    def generate(self, server, results, max_tokens):
-        try:
-            answer = server.client().completions.create(
-                model="litecache-demo-16m", prompt="x", max_tokens=max_tokens,
-                extra_body={"ignore_eos": True})
-            results.append(answer.usage.completion_tokens)
-        except openai.APIError as error:
-            results.append(error)
-
-    def run_and_stop(self, max_tokens, *flags):
-        server, results = Server(*flags), []
-        thread = threading.Thread(target=self.generate, args=(server, results, max_tokens))
-        thread.start()
-        while server.metrics()[("litecache_generation_tokens_total", ())] == 0:
-            time.sleep(0.01)
-        server.process.send_signal(signal.SIGTERM)
-        return server, results, thread
-
-    def test_sigterm_lets_requests_finish(self):
-        server, results, thread = self.run_and_stop(300, "--shutdown-timeout", "100")
-        self.assertEqual(server.wait(), 0)
-        thread.join()
-        self.assertEqual(results, [300])
-
-    def test_sigterm_as_soon_as_it_serves(self):
-        # A client that has read that the server is ready, or has learned it from /health, may end it normally.
-        for _ in range(5):
-            self.assertEqual(Server().stop(), 0)
-
-    def test_sigterm_as_soon_as_it_is_healthy(self):
-        for _ in range(5):
-            server = Server(until=program.LISTENS)
-            while True:
-                try:
-                    server.call("/health")
-                    break
-                except urllib.error.HTTPError as error:
-                    self.assertEqual(error.code, 503)
-            self.assertEqual(server.stop(), 0, server.log)
-
-    def test_the_timeout_cancels_and_the_exit_code_says_so(self):
-        server, results, thread = self.run_and_stop(30000, "--shutdown-timeout", "0.2")
-        self.assertEqual(server.wait(), 3)
-        thread.join()
-        self.assertIsInstance(results[0], openai.InternalServerError)
-
-    def test_a_second_signal_ends_at_once(self):
-        for second, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
-            with self.subTest(second.name):
-                server, results, thread = self.run_and_stop(30000, "--shutdown-timeout", "100")
-                while not any("second signal" in line for line in server.log):
-                    self.assertIsNone(server.process.poll(), server.log)
-                    time.sleep(0.01)
-                self.assertEqual(server.stop(second), code)
-                thread.join()
-                self.assertIsInstance(results[0], openai.APIConnectionError)
-
-    def test_a_model_that_is_missing_is_an_error(self):
-        result = subprocess.run([program.PROGRAM, "serve", "--model", "/nonexistent", "--port", "0"],
-                                capture_output=True, text=True, timeout=60)
-        self.assertEqual(result.returncode, 1)
-        self.assertIn("/nonexistent", result.stderr)
 
 
 if __name__ == "__main__":

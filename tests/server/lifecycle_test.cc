@@ -13,19 +13,6 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-std::string EndlessStream(int64_t max_tokens) {
-  return RequestText(
-      "POST", "/v1/completions",
-      Json{{"prompt", "the"}, {"max_tokens", max_tokens}, {"ignore_eos", true}, {"stream", true}}
-          .dump());
-}
-
-TestServer::Options Endless() {
-  TestServer::Options options;
-  options.endless = true;
-  return options;
-}
-
 TEST(Lifecycle, HealthTellsThatTheModelIsLoading) {
   TestServer::Options options;
   options.load = false;
@@ -55,7 +42,7 @@ TEST(Lifecycle, DrainingFinishesWhatRuns) {
   TestServer server(Endless());
   server.SkipCleanCheck();
   Client running(server.port());
-  running.Send(EndlessStream(3000));
+  running.Send(StreamRequest(3000));
   running.ReceiveUntil("data: ");
   Client idle(server.port());
   std::atomic<int> result{-1};
@@ -73,7 +60,7 @@ TEST(Lifecycle, TheTimeoutCancelsAndSaysSo) {
   TestServer server(Endless());
   server.SkipCleanCheck();
   Client stream(server.port());
-  stream.Send(EndlessStream(1000000));
+  stream.Send(StreamRequest());
   stream.ReceiveUntil("data: ");
   Client whole(server.port());
   whole.Send(
@@ -98,7 +85,7 @@ TEST(Lifecycle, EndingInTheMiddleLeavesNoThread) {
     for (int k = 0; k < 10; ++k) {
       clients.emplace_back(server.port());
       // Short enough for all of them to fit: they all run, in any order.
-      clients.back().Send(EndlessStream(50000));
+      clients.back().Send(StreamRequest(50000));
     }
     clients[0].ReceiveUntil("data: ");
   }

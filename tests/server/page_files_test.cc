@@ -1,4 +1,4 @@
-// The page's files, and the numbers it draws. page_test.py tests it in a browser.
+// The files of the page, and the numbers it draws. page_browser.py opens it in a browser.
 #include <gmock/gmock.h>
 
 #include <numeric>

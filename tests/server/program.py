@@ -7,9 +7,13 @@ import subprocess
 import sys
 import threading
 import time
+import unittest
 import urllib.request
 
 PROGRAM, MODEL = sys.argv[1:3]
+NAME = "litecache-demo-16m"  # the shipped model, as the server names it
+# It continues code; greedy by its generation_config.json.
+TURNS = [{"role": "user", "content": "def add(a, b):\n    return"}]
 
 
 # Messages of the program that contain its address.
@@ -88,3 +92,19 @@ class Server:
     def wait_idle(self):
         return self.wait_until(lambda stats: stats["requests"]["running"] == 0,
                                "requests are left running")
+
+
+class ServerTest(unittest.TestCase):
+    """Tests that share a server, which ends without an error."""
+
+    @classmethod
+    def serve(cls):
+        return Server()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = cls.serve()
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0, "".join(cls.server.log)

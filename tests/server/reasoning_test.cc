@@ -205,7 +205,7 @@ TEST_F(Formats, ThoughtsThatAreCutOffAreTheWholeAnswer) {
 
 // The model knows nothing of tags: its letters are pushed towards them, in the order that words it
 // must not say leave.
-class Thinks : public ::testing::Test {
+class Thinks : public SharedServerTest {
  protected:
   static void SetUpTestSuite() {
     TestServer::Options options;
@@ -213,19 +213,14 @@ class Thinks : public ::testing::Test {
     const TemporaryDirectory directory;
     options.chat_template =
         directory.Write("template.jinja", "{{ messages[0].content }}<|assistant|><think>\n");
-    server_ = new TestServer(options);
+    Start(options);
   }
-  static void TearDownTestSuite() {
-    delete server_;
-    server_ = nullptr;
-  }
-  TestServer& server() { return *server_; }
 
   static Json Body(const Json& more) {
     const std::vector<std::string> parts = {"<", "/", "th", "in", "k", ">"};
     Json bias = Json::object(), banned = Json::array();
     for (size_t i = 0; i < parts.size(); ++i) {
-      const auto id = server_->engine().tokenizer().Encode(parts[i], {.add_special_tokens = false});
+      const auto id = server().engine().tokenizer().Encode(parts[i], {.add_special_tokens = false});
       EXPECT_EQ(id.size(), 1u) << parts[i];
       bias[std::to_string(id[0])] = 100;
       for (size_t j = 0; j < parts.size(); ++j) {
@@ -238,12 +233,7 @@ class Thinks : public ::testing::Test {
     body.update(more);
     return body;
   }
-
- private:
-  static TestServer* server_;
 };
-
-TestServer* Thinks::server_ = nullptr;
 
 TEST_F(Thinks, AFormatBeginsBehindTheThoughts) {
   const Json body = Body({{"guided_choice", {"yes", "no"}}, {"logprobs", true}});

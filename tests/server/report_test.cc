@@ -9,14 +9,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-class Report : public ::testing::Test {
+class Report : public SharedServerTest {
  protected:
-  static void SetUpTestSuite() { server_ = new TestServer(); }
-  static void TearDownTestSuite() {
-    delete server_;
-    server_ = nullptr;
-  }
-  TestServer& server() { return *server_; }
   Json Complete(const Json& more) {
     Json body = {{"prompt", "the cat sat"}, {"temperature", 0}};
     body.update(more);
@@ -36,12 +30,7 @@ class Report : public ::testing::Test {
     }
     return all;
   }
-
- private:
-  static TestServer* server_;
 };
-
-TestServer* Report::server_ = nullptr;
 
 TEST_F(Report, AnEchoHasThePromptsLogprobs) {
   const std::vector<int32_t> prompt = Encode("the cat sat");

@@ -96,6 +96,23 @@ std::vector<Json> TestServer::Stream(std::string_view path, Json body) {
   return events;
 }
 
+std::unique_ptr<TestServer> SharedServerTest::server_;
+
+TestServer::Options Endless() {
+  TestServer::Options options;
+  options.endless = true;
+  options.limits.default_max_tokens = 1000000;
+  return options;
+}
+
+std::string StreamRequest(int64_t max_tokens, const std::vector<std::string>& headers) {
+  return RequestText(
+      "POST", "/v1/completions",
+      Json{{"prompt", "the"}, {"max_tokens", max_tokens}, {"ignore_eos", true}, {"stream", true}}
+          .dump(),
+      headers);
+}
+
 Json ChatBody(const std::string& text, const Json& more) {
   Json body = {{"messages", Json::array({Json{{"role", "user"}, {"content", text}}})}};
   body.update(more);

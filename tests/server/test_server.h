@@ -73,6 +73,27 @@ class TestServer {
   bool check_ = true;
 };
 
+// A test suite whose tests share one server.
+class SharedServerTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { Start({}); }
+  static void TearDownTestSuite() { server_.reset(); }
+  // For suites with options of their own, from their SetUpTestSuite().
+  static void Start(const TestServer::Options& options) {
+    server_ = std::make_unique<TestServer>(options);
+  }
+  static TestServer& server() { return *server_; }
+
+ private:
+  static std::unique_ptr<TestServer> server_;
+};
+
+// Answers that go on for longer than any test.
+TestServer::Options Endless();
+// A request for a stream that ends only when its client leaves.
+std::string StreamRequest(int64_t max_tokens = 1000000,
+                          const std::vector<std::string>& headers = {});
+
 // {"messages": [{"role": "user", "content": text}], ...more}
 Json ChatBody(const std::string& text, const Json& more = Json::object());
 

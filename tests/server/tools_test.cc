@@ -18,19 +18,14 @@ constexpr const char* kHermesTemplate =
     "<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
     "{{ c.function.arguments | tojson }}{% endfor %}{{ eos_token }}{% endfor %}<|assistant|>";
 
-class Forms : public ::testing::Test {
+class Forms : public SharedServerTest {
  protected:
   static void SetUpTestSuite() {
     TestServer::Options options;
     options.endless = true;  // a prompt that explains tools is long
     options.limits.trust_chat_template = true;
-    server_ = new TestServer(options);
+    Start(options);
   }
-  static void TearDownTestSuite() {
-    delete server_;
-    server_ = nullptr;
-  }
-  TestServer& server() { return *server_; }
 
   // Bounded, so that a random model comes to an end.
   static Json Schema() {
@@ -57,12 +52,7 @@ class Forms : public ::testing::Test {
         {Json{{"type", "function"}, {"function", {{"name", "keep"}, {"parameters", Schema()}}}},
          Json{{"type", "function"}, {"function", {{"name", "ping"}}}}});
   }
-
- private:
-  static TestServer* server_;
 };
-
-TestServer* Forms::server_ = nullptr;
 
 TEST_F(Forms, AnswersFollowTheSchema) {
   for (const Json& sampling :
