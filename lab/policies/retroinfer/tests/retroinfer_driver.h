@@ -15,6 +15,7 @@
 
 #include "device/machine.h"
 #include "kv/cache_plan.h"
+#include "lab/policies/retroinfer/options.h"
 #include "lab/policies/retroinfer/policy.h"
 #include "lab/policies/retroinfer/wave_cache.h"
 
@@ -27,6 +28,24 @@ inline std::unique_ptr<CachePlan> PlanRetroCache(const Layout& layout, const KvO
 }
 
 inline constexpr TierBytes kMuch{.device = uint64_t{4} << 30, .host = uint64_t{4} << 30};
+
+inline constexpr Layout kRetroLayout{
+    .layers = 2, .q_heads = 6, .kv_heads = 2, .head_dim = 24, .dtype = DType::kF32};
+
+// Small sizes, so that hundreds of steps cross many boundaries.
+inline KvOptions SmallRetroOptions() {
+  KvOptions options;
+  options.policy = "retroinfer";
+  options.recent_tokens = 13;
+  RetroInferOptions& o = options.settings.Of<RetroInferOptions>();
+  o.cluster_tokens = 8;
+  o.segment_tokens = 150;
+  o.update_tokens = 64;
+  o.retrieval = 0.08;
+  o.estimation = 0.3;
+  o.block_tokens = 4;
+  return options;
+}
 
 struct RetroPart {
   SequenceId id = 0;

@@ -18,30 +18,8 @@
 namespace litecache::kv {
 namespace {
 
-constexpr Layout kLayout{
-    .layers = 2, .q_heads = 6, .kv_heads = 2, .head_dim = 24, .dtype = DType::kF32};
-
-// Small sizes, so that hundreds of steps cross many boundaries.
-KvOptions Options() {
-  KvOptions options;
-  options.policy = "retroinfer";
-  options.recent_tokens = 13;
-  RetroInferOptions& o = options.settings.Of<RetroInferOptions>();
-  o.cluster_tokens = 8;
-  o.segment_tokens = 150;
-  o.update_tokens = 64;
-  o.retrieval = 0.08;
-  o.estimation = 0.3;
-  o.block_tokens = 4;
-  return options;
-}
-
 class RetroPolicy : public DeviceTest {};
-class RetroBudget : public DeviceTest {};
-class RetroCancel : public DeviceTest {};
 INSTANTIATE_TEST_SUITE_P(Devices, RetroPolicy, ::testing::Values("cpu", "cuda"), DeviceName());
-INSTANTIATE_TEST_SUITE_P(Devices, RetroBudget, ::testing::Values("cpu", "cuda"), DeviceName());
-INSTANTIATE_TEST_SUITE_P(Devices, RetroCancel, ::testing::Values("cpu", "cuda"), DeviceName());
 
 class Oracle
     : public ::testing::TestWithParam<std::tuple<const char*, DType, int64_t, double, bool>> {};
@@ -52,10 +30,10 @@ TEST_P(Oracle, BatchesOfMixedLengthsOverHundredsOfSteps) {
     GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
   }
   std::mt19937_64 random = testing::TestRandom();
-  Layout layout = kLayout;
+  Layout layout = kRetroLayout;
   layout.dtype = dtype;
   layout.head_dim = head_dim;
-  KvOptions options = Options();
+  KvOptions options = SmallRetroOptions();
   options.settings.Of<RetroInferOptions>().cache = cache;
   RetroDriver driver(layout, options, random(), device);
   std::vector<SequenceId> ids;
@@ -105,7 +83,7 @@ INSTANTIATE_TEST_SUITE_P(All, Oracle,
 // forks of all of them.
 TEST_P(RetroPolicy, ForksAndLaterPrompts) {
   std::mt19937_64 random = testing::TestRandom();
-  RetroDriver driver(kLayout, Options(), random(), device());
+  RetroDriver driver(kRetroLayout, SmallRetroOptions(), random(), device());
   std::vector<SequenceId> ids;
   for (const int64_t length : {60, 90, 260}) {
     ids.push_back(driver.Create());
@@ -144,7 +122,7 @@ TEST_P(RetroPolicy, ForksAndLaterPrompts) {
 TEST_P(RetroPolicy, ForksOfAFreshPrompt) {
   for (const bool told : {false, true}) {
     std::mt19937_64 random = testing::TestRandom();
-    RetroDriver driver(kLayout, Options(), random(), device());
+    RetroDriver driver(kRetroLayout, SmallRetroOptions(), random(), device());
     const SequenceId id = driver.Create();
     driver.Step({{id, 300, false, told}});
     const SequenceId a = driver.Fork(id), b = driver.Fork(a);
@@ -157,7 +135,7 @@ TEST_P(RetroPolicy, ForksOfAFreshPrompt) {
 
 // Retrieved clusters that do not fit the execution buffer are estimated.
 TEST_P(RetroPolicy, WhatTheBufferHasNoRoomForIsEstimated) {
-  KvOptions options = Options();
+  KvOptions options = SmallRetroOptions();
   RetroInferOptions& o = options.settings.Of<RetroInferOptions>();
   o.cluster_tokens = 1;
   o.block_tokens = 1;
@@ -170,7 +148,7 @@ TEST_P(RetroPolicy, WhatTheBufferHasNoRoomForIsEstimated) {
   // Two of three lives overflow.
   uint64_t overflows = 0;
   for (int life = 0; life < 20 && overflows == 0; ++life) {
-    RetroDriver driver(kLayout, options, random(), device());
+    RetroDriver driver(kRetroLayout, options, random(), device());
     const SequenceId id = driver.Create();
     driver.Step({{id, 3000, false, true}});
     for (int step = 0; step < 20; ++step) {
@@ -235,171 +213,28 @@ double Difference(const std::string& device, const CachePlan& a, const CachePlan
 // started, bit for bit.
 TEST_P(RetroPolicy, OutputsDoNotDependOnCachesThreadsAndHints) {
   const uint64_t seed = testing::TestRandom()();
-  KvOptions small = Options(), large = Options();
+  KvOptions small = SmallRetroOptions(), large = SmallRetroOptions();
   small.settings.Of<RetroInferOptions>().cache = 0;
   large.settings.Of<RetroInferOptions>().cache = 10;
-  const auto a = PlanRetroCache(kLayout, small, device_type()),
-             b = PlanRetroCache(kLayout, large, device_type());
+  const auto a = PlanRetroCache(kRetroLayout, small, device_type()),
+             b = PlanRetroCache(kRetroLayout, large, device_type());
   EXPECT_EQ(Difference(device(), *a, *b, true, true, 2, 2, seed), 0);
   EXPECT_EQ(Difference(device(), *a, *a, true, false, 1, 4, seed), 0);
 }
 
 // With every cluster retrieved, it is full attention.
 TEST_P(RetroPolicy, RetrievingEveryClusterIsFullAttention) {
-  KvOptions options = Options();
+  KvOptions options = SmallRetroOptions();
   options.settings.Of<RetroInferOptions>().retrieval = 1;
   options.settings.Of<RetroInferOptions>().estimation = 0;
-  const auto retro = PlanRetroCache(kLayout, options, device_type()), full = PlanFullCache(kLayout);
+  const auto retro = PlanRetroCache(kRetroLayout, options, device_type()),
+             full = PlanFullCache(kRetroLayout);
   EXPECT_LE(Difference(device(), *retro, *full, true, true, 2, 2, testing::TestRandom()()), 5e-5);
-}
-
-// ---- budgets ----
-
-TEST_P(RetroBudget, ARefusedStepChangesNothing) {
-  for (const bool on_device : {false, true}) {
-    std::mt19937_64 random = testing::TestRandom();
-    const auto plan = PlanRetroCache(kLayout, Options(), device_type());
-    const TierBytes need = 2 * plan->BytesFor(700);
-    RetroDriver driver(kLayout, Options(), random(), device(),
-                       {.device = on_device ? need.device : kMuch.device,
-                        .host = on_device ? kMuch.host : need.host});
-    const SequenceId a = driver.Create(), b = driver.Create();
-    driver.Step({{a, 500, false, true}});
-    driver.Step({{b, 500, false, true}});
-    std::string message;
-    for (int step = 0; step < 3000 && message.empty(); ++step) {
-      const TierBytes used = driver.cache().GetStats().used;
-      const WaveCache::IndexInfo index = driver.cache().Index(a);
-      try {
-        driver.Step({{a}, {b}});
-      } catch (const CapacityError& error) {
-        message = error.what();
-        EXPECT_EQ(driver.cache().GetStats().used, used);
-        EXPECT_EQ(driver.cache().Index(a).clusters, index.clusters);
-      }
-      ASSERT_FALSE(HasFatalFailure());
-    }
-    EXPECT_NE(message.find(on_device ? "device tier" : "host store"), std::string::npos) << message;
-    EXPECT_GE(driver.cache().Length(a), 700);  // the promised length
-    driver.Release(a);
-    for (int step = 0; step < 50; ++step) driver.Step({{b}});
-    driver.Release(b);
-    EXPECT_EQ(driver.cache().GetStats().used, TierBytes{});
-  }
-}
-
-TEST_P(RetroBudget, ForksFitIntoWhatTheyWerePromised) {
-  std::mt19937_64 random = testing::TestRandom();
-  for (int round = 0; round < 12; ++round) {
-    const auto plan = PlanRetroCache(kLayout, Options(), device_type());
-    const int64_t prompt = 1 + static_cast<int64_t>(random() % 400);
-    const int64_t decoded = static_cast<int64_t>(random() % 100);
-    const int64_t more = 1 + static_cast<int64_t>(random() % 200);
-    const int64_t shared = prompt + decoded;
-    const Machine machine = OpenMachine(device(), 1);
-    const auto stream = machine.compute().CreateStream();
-    const auto cache =
-        plan->Create(machine.compute(),
-                     plan->BytesFor(shared + more) + 3 * plan->ForkBytesFor(shared, shared + more));
-    RetroSource source(kLayout, random());
-    const auto step = [&](const std::vector<RetroPart>& parts) {
-      const Step s = MakeRetroStep(*cache, parts);
-      RetroInputs inputs = source.Draw(s);
-      cache->BeginStep(s);
-      RunRetro(machine.compute(), *cache, *stream, s, inputs, kLayout.layers);
-      cache->EndStep(s);
-    };
-    std::vector<RetroPart> parts = {{cache->Create()}};
-    step({{parts[0].id, prompt, false, round % 2 == 0}});
-    for (int64_t i = 0; i < decoded; ++i) step(parts);
-    for (int i = 0; i < 3; ++i) parts.push_back({cache->Fork(parts[0].id)});
-    ASSERT_NO_THROW({
-      for (int64_t i = 0; i < more; ++i) step(parts);
-    }) << "prompt "
-       << prompt << " decoded " << decoded << " more " << more;
-    for (const RetroPart& part : parts) cache->Release(part.id);
-    EXPECT_EQ(cache->GetStats().used, TierBytes{});
-  }
-}
-
-// ---- destruction at any time ----
-
-TEST_P(RetroCancel, ReleasedWhileThreadsAreAtWork) {
-  std::mt19937_64 random = testing::TestRandom();
-  RetroDriver driver(kLayout, Options(), random(), device());
-  const SequenceId other = driver.Create();
-  driver.Step({{other, 200, false, true}});
-  for (int round = 0; round < 20; ++round) {
-    const SequenceId id = driver.Create();
-    driver.Step({{id, 300 + static_cast<int64_t>(random() % 500), false, round % 2 == 0}});
-    for (uint64_t steps = random() % 3; steps > 0; --steps) driver.Step({{id}, {other}});
-    driver.Release(id);
-    driver.Step({{other}});
-    ASSERT_FALSE(HasFatalFailure());
-  }
-}
-
-TEST_P(RetroCancel, AnAbandonedStepSpoilsNothing) {
-  for (int64_t layers = 0; layers <= kLayout.layers; ++layers) {
-    std::mt19937_64 random = testing::TestRandom();
-    RetroDriver driver(kLayout, Options(), random(), device());
-    const SequenceId id = driver.Create();
-    driver.Abandon({{id, 150, false, true}}, layers);
-    driver.Step({{id, 130, false, true}});
-    for (int i = 0; i < 60; ++i) driver.Step({{id}});
-    driver.Abandon({{id, 90, false, true}}, layers);
-    for (int i = 0; i < 100; ++i) {
-      driver.Step({{id}});
-      ASSERT_FALSE(HasFatalFailure()) << "step " << i << " layers " << layers;
-    }
-    driver.Abandon({{id, 300, false, true}}, layers);
-    driver.Release(id);
-    EXPECT_EQ(driver.cache().GetStats().used, TierBytes{});
-  }
-}
-
-// The last chunk of a prompt is abandoned after its rows have been placed among those of earlier
-// chunks: the next chunk finds them in their original places, whatever other sequences do in
-// between.
-TEST_P(RetroCancel, AnAbandonedLastChunkLeavesEarlierOnesInOrder) {
-  for (int64_t layers = 0; layers <= kLayout.layers; ++layers) {
-    std::mt19937_64 random = testing::TestRandom();
-    RetroDriver driver(kLayout, Options(), random(), device());
-    const SequenceId id = driver.Create(), other = driver.Create();
-    driver.Step({{id, 150, false, false}});
-    driver.Step({{id, 101, false, false}});
-    driver.Step({{other, 120, false, false}});
-    driver.Abandon({{id, 70, false, true}}, layers);
-    driver.Abandon({{other, 70, false, true}, {id, 40, false, true}}, layers);
-    driver.Step({{other, 90, false, true}});
-    driver.Step({{id, 30, false, false}});
-    driver.Abandon({{id, 20, false, true}}, layers);
-    const SequenceId fork = driver.Fork(id);
-    driver.Step({{id, 35, false, true}, {fork, 7, false, true}});
-    for (int i = 0; i < 100; ++i) {
-      driver.Step({{id}, {other}, {fork}});
-      ASSERT_FALSE(HasFatalFailure()) << "step " << i << " layers " << layers;
-    }
-    for (const SequenceId each : {id, other, fork}) driver.Release(each);
-    EXPECT_EQ(driver.cache().GetStats().used, TierBytes{});
-  }
-}
-
-// The cache is destroyed while an index is built and rows are copied.
-TEST_P(RetroCancel, TheCacheMayEndAtAnyMoment) {
-  std::mt19937_64 random = testing::TestRandom();
-  for (int round = 0; round < 10; ++round) {
-    RetroDriver driver(kLayout, Options(), random(), device());
-    const SequenceId id = driver.Create();
-    driver.Step({{id, 900, false, true}});
-    for (int step = 0; step < round % 3; ++step) driver.Step({{id}});
-    if (round % 2 == 0) driver.Abandon({{id}}, 1);
-  }
 }
 
 TEST(RetroOptions, AreChecked) {
   const auto message = [](const auto& change) -> std::string {
-    KvOptions options = Options();
+    KvOptions options = SmallRetroOptions();
     change(options.settings.Of<RetroInferOptions>());
     try {
       options.Validate();
@@ -420,12 +255,12 @@ TEST(RetroOptions, AreChecked) {
   names("estimation", [](RetroInferOptions& o) { o.estimation = NAN; });
   names("block_tokens", [](RetroInferOptions& o) { o.block_tokens = 0; });
   names("retroinfer.cache", [](RetroInferOptions& o) { o.cache = -1; });
-  KvOptions options = Options();
+  KvOptions options = SmallRetroOptions();
   options.measure_recall = true;
-  EXPECT_ERROR(PlanRetroCache(kLayout, options), InvalidArgument, "measure_recall");
-  options = Options();
+  EXPECT_ERROR(PlanRetroCache(kRetroLayout, options), InvalidArgument, "measure_recall");
+  options = SmallRetroOptions();
   options.settings.Of<RetroInferOptions>().block_tokens = 1 << 19;
-  EXPECT_THROW(PlanRetroCache(kLayout, options), InvalidArgument);
+  EXPECT_THROW(PlanRetroCache(kRetroLayout, options), InvalidArgument);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-#include "lab/policies/retroinfer/ops/wave_index_cuda.h"
+// Clusters selected, their rows, and the estimate of the others.
+#include "lab/policies/retroinfer/tests/wave_index_cuda.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,209 +7,9 @@
 #include <set>
 
 #include "lab/policies/retroinfer/ops/force_clusters_cuda.h"
-#include "ops/gpu_testing_cuda.h"
-#include "ops/paged_lists_cuda.h"
-#include "test_seed.h"
-#include "test_size.h"
 
 namespace litecache::ops::cuda {
 namespace {
-
-using Random = std::mt19937_64;
-
-int32_t Uniform(Random& random, int32_t low, int32_t high) {
-  return std::uniform_int_distribution<int32_t>(low, high)(random);
-}
-
-struct Case {
-  RowEncoding encoding;
-  int32_t head_dim, group;
-  int32_t most_clusters;
-  double scale_of_q = 1;
-  int32_t alike = 1;  // number of consecutive clusters with the same centroid
-};
-
-// One layer of a few sequences, using lists 3 and later of a table.
-class WaveIndex : public GpuTest, public ::testing::WithParamInterface<Case> {
- protected:
-  static constexpr int32_t kHeads = 2, kLists = 6, kFirst = 3, kRowPage = 24;
-
-  struct Sequence {
-    int32_t past = 0, clusters = 0, ranked = 0, unranked = 0, buffer_blocks = 0, indexed_end = 0;
-    int32_t cache_page = 0, buffer_page = 0, blocks = 0, cluster_stride = 0, block_stride = 0;
-    std::unique_ptr<PagedLists> index, rows;
-    std::vector<int32_t> begins, first, next;  // as on the device
-    int32_t *device_first = nullptr, *device_next = nullptr;
-  };
-
-  void Build(Random& random, const Case& c) {
-    format_ = {c.encoding, c.head_dim};
-    shape_ = {.kv_heads = kHeads,
-              .group = c.group,
-              .head_dim = c.head_dim,
-              .sink = 4,
-              .ring = 70,
-              .block_tokens = 5,
-              .page_block_rows = kRowPage / 5 * 5};
-    std::normal_distribution<float> normal;
-    const auto count = 4;
-    for (int32_t s = 0; s < count; ++s) {
-      Sequence sequence;
-      sequence.past = s == 0 ? 2 : Uniform(random, 60, testing::Tokens(5000));
-      const bool indexed = s != 0 && s != 2;
-      sequence.clusters = !indexed ? 0 : s == 1 ? c.most_clusters : Uniform(random, 1, 300);
-      sequence.ranked = Uniform(random, 0, 40);
-      sequence.unranked = s == 3 ? Uniform(random, 0, 3) : Uniform(random, 1, 200);
-      sequence.buffer_blocks = s == 3 ? Uniform(random, 1, 30) : 150;
-      sequence.indexed_end =
-          s == 0 ? shape_.sink : sequence.past - Uniform(random, 0, shape_.ring - 1);
-      sequence.cache_page = (shape_.sink + shape_.ring + kRowPage - 1) / kRowPage;
-      sequence.blocks = 60;
-      const int32_t cache_pages =
-          (sequence.blocks * shape_.block_tokens + shape_.page_block_rows - 1) /
-          shape_.page_block_rows;
-      sequence.buffer_page = sequence.cache_page + cache_pages;
-      const int32_t pages =
-          sequence.buffer_page +
-          (sequence.buffer_blocks * 5 + shape_.page_block_rows - 1) / shape_.page_block_rows;
-      sequence.cluster_stride = sequence.clusters + 3;
-      sequence.block_stride = sequence.blocks + 2;
-      sequence.index = std::make_unique<PagedLists>(*gpu_, *gpu_, random, kLists,
-                                                    std::max(sequence.clusters, 1), 29, format_, 4);
-      sequence.rows = std::make_unique<PagedLists>(*gpu_, *gpu_, random, kLists, pages * kRowPage,
-                                                   kRowPage, format_);
-      const auto strided = static_cast<size_t>(kLists * sequence.cluster_stride);
-      sequence.begins.assign(strided, -7);
-      sequence.first.assign(strided, -1);
-      sequence.next.assign(static_cast<size_t>(kLists * sequence.block_stride), -1);
-      for (int32_t list = kFirst; list < kFirst + kHeads; ++list) {
-        int32_t at = 4, block = 0;
-        std::vector<int32_t> order(static_cast<size_t>(sequence.blocks));
-        std::iota(order.begin(), order.end(), 0);
-        std::shuffle(order.begin(), order.end(), random);
-        for (int32_t k = 0; k < sequence.clusters; ++k) {
-          const int32_t same_as = k / c.alike * c.alike;
-          for (int32_t i = 0; i < 2 * c.head_dim; ++i) {
-            const float x = normal(random);
-            const bool copied = same_as < k && i < c.head_dim;
-            sequence.index->Set(
-                list, k, i,
-                copied ? static_cast<float>(sequence.index->Value(list, same_as, i)) : x);
-          }
-          int32_t size = random() % 5 == 0 ? 0 : Uniform(random, 1, 30);
-          if (k == 0) size = 3;
-          sequence.index->Behind(list, k) = size;
-          const auto entry = static_cast<size_t>(list * sequence.cluster_stride + k);
-          sequence.begins[entry] = at;
-          at += size;
-          const int32_t blocks = (size + 4) / 5;
-          if (random() % 3 == 0 && size > 0 && block + blocks <= sequence.blocks) {  // cached
-            int32_t* link = &sequence.first[entry];
-            for (int32_t b = 0; b < blocks; ++b) {
-              *link = order[static_cast<size_t>(block++)];
-              link = &sequence.next[static_cast<size_t>(list * sequence.block_stride + *link)];
-            }
-          }
-        }
-        for (int32_t row = 0; row < pages * kRowPage; ++row) {
-          for (int32_t i = 0; i < 2 * c.head_dim; ++i)
-            sequence.rows->Set(list, row, i, normal(random));
-        }
-      }
-      sequence.index->Push();
-      sequence.rows->Push();
-      shape_.max_clusters = std::max(shape_.max_clusters, sequence.clusters);
-      shape_.max_ranked = std::max(shape_.max_ranked, sequence.ranked);
-      shape_.max_chosen = std::max(shape_.max_chosen, sequence.ranked + sequence.unranked);
-      shape_.max_rows = std::max(shape_.max_rows, shape_.ring + sequence.buffer_blocks * 5);
-      sequences_.push_back(std::move(sequence));
-    }
-    std::vector<StepSequence> views(count + 1);
-    std::vector<WaveSequence> waves(count + 1);
-    for (int32_t s = 0; s < count; ++s) {
-      Sequence& of = sequences_[static_cast<size_t>(s)];
-      StepSequence& view = views[static_cast<size_t>(s)];
-      view = {.first_row = s + 1, .rows = 1, .past = of.past, .stored = of.past};
-      view.pages[kMetadata] = of.index->device();
-      view.pages[kSlots] = of.rows->device();
-      of.device_first = Upload(of.first);
-      of.device_next = Upload(of.next);
-      waves[static_cast<size_t>(s)] = {.clusters = of.clusters,
-                                       .ranked = of.ranked,
-                                       .unranked = of.unranked,
-                                       .buffer_blocks = of.buffer_blocks,
-                                       .indexed_end = of.indexed_end,
-                                       .cache_page = of.cache_page,
-                                       .buffer_page = of.buffer_page,
-                                       .cluster_stride = of.cluster_stride,
-                                       .block_stride = of.block_stride,
-                                       .begins = Upload(of.begins),
-                                       .first_block = of.device_first,
-                                       .next_block = of.device_next};
-    }
-    step_ = {.sequences = Upload(views),
-             .count = Upload(std::vector<int32_t>{count}),
-             .capacity = count + 1,
-             .max_rows = 1,
-             .max_context = 5001};
-    const auto pairs = static_cast<size_t>((count + 1) * kHeads);
-    const auto of = [&](int32_t items) { return pairs * static_cast<size_t>(items); };
-    const auto* heads = Upload(std::vector<int32_t>{kFirst, kFirst + 1});
-    layer_.sequences = Upload(waves);
-    layer_.index = {kMetadata, kLists, 29, format_, 0, 0, heads};
-    layer_.rows = {kSlots, kLists, kRowPage, format_, 0, 0, heads};
-    layer_.logits = Poisoned<float>(of(c.group * shape_.max_clusters));
-    layer_.ids = Poisoned<int32_t>(of(shape_.max_chosen));
-    layer_.choices = Poisoned<WaveChoice>(pairs);
-    layer_.told_choices = Poisoned<WaveChoice>(pairs);
-    layer_.told_ids = Poisoned<int32_t>(of(shape_.max_chosen));
-    layer_.leading = Poisoned<int32_t>(pairs);
-    layer_.listed = Poisoned<int32_t>(of(shape_.max_rows));
-    layer_.listed_count = Poisoned<int32_t>(pairs);
-    layer_.fetched_sources = Poisoned<int32_t>(of(shape_.max_rows));
-    layer_.fetched_targets = Poisoned<int32_t>(of(shape_.max_rows));
-    layer_.fetched_count = Poisoned<int32_t>(pairs);
-    layer_.states = Poisoned<float>(of(kEstimateParts * c.group * (c.head_dim + 2)));
-    q_.resize(static_cast<size_t>((count + 1) * kHeads * c.group * c.head_dim));
-    for (float& x : q_) x = static_cast<float>(c.scale_of_q) * normal(random);
-    scale_ = 1 / std::sqrt(static_cast<float>(c.head_dim));
-    const auto columns = int64_t{kHeads} * c.group * c.head_dim;
-    SelectClusters(*stream_, step_, shape_, layer_, MatrixView::Of(Upload(q_), count + 1, columns),
-                   scale_, Poisoned<std::byte>(SelectClustersScratchBytes(shape_, count + 1)));
-    choices_ = Download(layer_.choices, pairs);
-    ids_ = Download(layer_.ids, of(shape_.max_chosen));
-  }
-
-  // scale * q . centroid, for the natural exponential.
-  double Logit(int32_t s, int32_t head, int32_t j, int32_t cluster) {
-    double sum = 0;
-    for (int32_t i = 0; i < shape_.head_dim; ++i) {
-      sum += static_cast<double>(q_[static_cast<size_t>(
-                 (((s + 1) * kHeads + head) * shape_.group + j) * shape_.head_dim + i)]) *
-             sequences_[static_cast<size_t>(s)].index->Value(kFirst + head, cluster, i);
-    }
-    return sum * static_cast<double>(scale_);
-  }
-  int32_t Size(int32_t s, int32_t head, int32_t cluster) {
-    return sequences_[static_cast<size_t>(s)].index->Behind(kFirst + head, cluster);
-  }
-  const int32_t* Ids(int32_t pair) const {
-    return ids_.data() + static_cast<ptrdiff_t>(pair) * shape_.max_chosen;
-  }
-  int32_t BlockRow(int32_t page, int32_t slot) const {
-    return (page + slot / shape_.page_block_rows) * kRowPage + slot % shape_.page_block_rows;
-  }
-
-  RowFormat format_;
-  WaveShape shape_;
-  WaveLayer layer_;
-  StepView step_;
-  std::vector<Sequence> sequences_;
-  std::vector<float> q_;
-  float scale_ = 0;
-  std::vector<WaveChoice> choices_;
-  std::vector<int32_t> ids_;
-};
 
 TEST_P(WaveIndex, ChosenAsInDouble) {
   auto random = testing::TestRandom();
@@ -347,7 +148,7 @@ TEST_P(WaveIndex, RowsOfChosenClusters) {
 
 TEST_P(WaveIndex, EstimateMergesWithExactRows) {
   auto random = testing::TestRandom(2);
-  const Case c = GetParam();
+  const WaveCase c = GetParam();
   Build(random, c);
   EstimateClusters(*stream_, step_, shape_, layer_);
   std::normal_distribution<float> normal;
@@ -405,112 +206,6 @@ TEST_P(WaveIndex, EstimateMergesWithExactRows) {
         }
       }
     }
-  }
-}
-
-TEST_P(WaveIndex, AdmittedRowsAndTables) {
-  auto random = testing::TestRandom(3);
-  Build(random, GetParam());
-  std::vector<int32_t> begins = {0}, links_begin, links;
-  std::vector<WaveAdmission> items;
-  struct Move {
-    int32_t list, from, to;
-  };
-  std::vector<std::vector<Move>> moves(4);
-  for (int32_t pair = 0; pair < 5 * kHeads; ++pair) {
-    const int32_t s = pair / kHeads, list = kFirst + pair % kHeads;
-    if (s < 4 && sequences_[static_cast<size_t>(s)].clusters > 0) {
-      Sequence& of = sequences_[static_cast<size_t>(s)];
-      // All cached clusters are evicted; others are admitted, into arbitrary blocks.
-      std::vector<int32_t> out, in;
-      for (int32_t c = 0; c < of.clusters; ++c) {
-        const auto entry = static_cast<size_t>(list * of.cluster_stride + c);
-        if (of.first[entry] >= 0) {
-          items.push_back({.cluster = c});
-          links_begin.push_back(0);
-          of.first[entry] = -1;
-        } else if (Size(s, pair % kHeads, c) > 0 && in.size() < 9) {
-          in.push_back(c);
-        }
-      }
-      std::vector<int32_t> order(static_cast<size_t>(of.blocks));
-      std::iota(order.begin(), order.end(), 0);
-      std::shuffle(order.begin(), order.end(), random);
-      size_t block = 0;
-      int32_t source = 0;
-      for (const int32_t c : in) {
-        const int32_t rows = Size(s, pair % kHeads, c), blocks = (rows + 4) / 5;
-        if (source + blocks > of.buffer_blocks) break;
-        links_begin.push_back(static_cast<int32_t>(links.size()));
-        int32_t* link = &of.first[static_cast<size_t>(list * of.cluster_stride + c)];
-        for (int32_t b = 0; b < blocks; ++b) {
-          *link = order[block++];
-          links.push_back(*link);
-          link = &of.next[static_cast<size_t>(list * of.block_stride + *link)];
-        }
-        *link = -1;
-        items.push_back({c, links[static_cast<size_t>(links_begin.back())], source, rows});
-        for (int32_t r = 0; r < rows; ++r) {
-          const auto at = static_cast<size_t>(links_begin.back() + r / 5);
-          moves[static_cast<size_t>(s)].push_back({list, BlockRow(of.buffer_page, source * 5 + r),
-                                                   BlockRow(of.cache_page, links[at] * 5 + r % 5)});
-        }
-        source += blocks;
-      }
-    }
-    begins.push_back(static_cast<int32_t>(items.size()));
-  }
-  begins.push_back(static_cast<int32_t>(links.size()));
-  items.push_back({});
-  links_begin.push_back(0);
-  links.push_back(0);
-  layer_.admissions = {Upload(begins), Upload(items), Upload(links_begin), Upload(links)};
-  layer_.received = {Poisoned<int32_t>(begins.size()), Poisoned<WaveAdmission>(items.size()),
-                     Poisoned<int32_t>(links_begin.size()), Poisoned<int32_t>(links.size())};
-  const Buffer mapped = PinnedHost(*gpu_).Allocate(sizeof(WaveMailbox));
-  layer_.mailbox = new (mapped.data()) WaveMailbox();
-  layer_.first_number = Upload(std::vector<uint64_t>{70});
-  layer_.number = 3;
-  layer_.answered = Poisoned<int32_t>(1);
-  layer_.mailbox->admitted = 74;
-  AdmitClusters(*stream_, step_, shape_, layer_, 1000 * 1000);
-  stream_->Synchronize();
-  for (size_t s = 0; s < 4; ++s) {
-    Sequence& of = sequences_[s];
-    EXPECT_EQ(Download(of.device_first, of.first.size()), of.first) << "sequence " << s;
-    EXPECT_EQ(Download(of.device_next, of.next.size()), of.next) << "sequence " << s;
-    for (const Move& move : moves[s]) {
-      std::copy_n(of.rows->Row(move.list, move.from), format_.row_bytes(),
-                  of.rows->Row(move.list, move.to));
-    }
-    std::vector<std::byte> want;
-    for (int32_t list = kFirst; list < kFirst + kHeads; ++list) {
-      for (const Move& move : moves[s]) {
-        if (move.list != list) continue;
-        want.insert(want.end(), of.rows->Row(list, move.to),
-                    of.rows->Row(list, move.to) + format_.row_bytes());
-      }
-    }
-    of.rows->Pull();
-    std::vector<std::byte> got;
-    for (int32_t list = kFirst; list < kFirst + kHeads; ++list) {
-      for (const Move& move : moves[s]) {
-        if (move.list != list) continue;
-        got.insert(got.end(), of.rows->Row(list, move.to),
-                   of.rows->Row(list, move.to) + format_.row_bytes());
-      }
-    }
-    EXPECT_TRUE(got == want) << "sequence " << s;
-  }
-  EXPECT_EQ(layer_.mailbox->fault, 0u);
-  // An answer that never arrives; the next one is not waited for.
-  layer_.number = 4;
-  for (int i = 0; i < 2; ++i) AdmitClusters(*stream_, step_, shape_, layer_, 1000 * 1000);
-  stream_->Synchronize();
-  EXPECT_EQ(layer_.mailbox->fault, 75u);
-  for (size_t s = 0; s < 4; ++s) {
-    EXPECT_EQ(Download(sequences_[s].device_first, sequences_[s].first.size()),
-              sequences_[s].first);
   }
 }
 
@@ -576,15 +271,7 @@ TEST_P(WaveIndex, ForcedClusters) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, WaveIndex,
-    ::testing::Values(Case{RowEncoding::kBF16, 128, 4, 2600},
-                      Case{RowEncoding::kBF16, 64, 1, 700, 4}, Case{RowEncoding::kBF16, 96, 7, 333},
-                      Case{RowEncoding::kBF16, 64, 12, 1001}, Case{RowEncoding::kF32, 24, 3, 500},
-                      Case{RowEncoding::kF32, 17, 2, 90}, Case{RowEncoding::kBF16, 40, 4, 400},
-                      Case{RowEncoding::kBF16, 256, 5, 200},
-                      Case{RowEncoding::kBF16, 128, 4, 3000, 1, 50},
-                      Case{RowEncoding::kF32, 40, 2, 600, 1, 7}));
+INSTANTIATE_TEST_SUITE_P(All, WaveIndex, WaveCases());
 
 }  // namespace
 }  // namespace litecache::ops::cuda
