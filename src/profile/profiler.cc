@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "profile/loki_basis.h"
+#include "profile/plots.h"
 #include "profile/progress_plan.h"
 #include "profile/recording.h"
 #include "profile/similarity.h"
@@ -24,8 +25,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kRecallStride = 8;
-constexpr int64_t kHeatMapSteps = 192;
-constexpr size_t kHeatMaps = 6;
 // A few points per head are enough to show the relation.
 constexpr int64_t kPairsAHead = 96;
 
@@ -156,7 +155,7 @@ class Profiler {
     for (int64_t layer = 0; layer < layout_.layers; ++layer) {
       for (int64_t head = 0; head < layout_.kv_heads; ++head) AnalyseHead(r, layer, head, held_out);
     }
-    if (result_.plots.heat_maps.empty()) KeepHeatMaps(r);
+    if (result_.plots.heat_maps.empty()) result_.plots.heat_maps = MakeHeatMaps(r, layout_);
   }
 
   void AnalyseHead(const Recording& r, int64_t layer, int64_t head, bool held_out) {
@@ -185,7 +184,9 @@ class Profiler {
         AddThresholdCurve(stream_, ahead, options_.curves, &data.predicted, nullptr);
       }
     });
-    KeepPairs(work, layer, sets);
+    AddPairs(work, sets, options_.curves.aggregation, layer,
+             kPairsAHead / static_cast<int64_t>(windows_.size()) + 1, random_,
+             &result_.plots.pairs);
     if (held_out) {
       MeasureRecall(work, layer, head, sets);
     } else {
@@ -294,47 +295,6 @@ class Profiler {
                       &RecallOf(fmt::format("loki-{}", rank), layer, head));
       }
     });
-  }
-
-  void KeepHeatMaps(const Recording& r) {
-    const int64_t steps = std::min(kHeatMapSteps, r.steps);
-    const int64_t total = layout_.layers * layout_.q_heads;
-    const int64_t count = std::min<int64_t>(total, static_cast<int64_t>(kHeatMaps));
-    for (int64_t i = 0; i < count; ++i) {
-      Plots::HeatMap map;
-      // Spread over the layers, and over the heads within them.
-      map.layer = i * layout_.layers / count;
-      map.q_head = i * layout_.q_heads / count;
-      map.steps = steps;
-      for (int64_t a = 0; a < steps; ++a) {
-        for (int64_t b = 0; b < steps; ++b) {
-          map.cosine.push_back(Cosine(r.Query(map.layer, r.first_step() + a, map.q_head),
-                                      r.Query(map.layer, r.first_step() + b, map.q_head),
-                                      layout_.head_dim));
-        }
-      }
-      result_.plots.heat_maps.push_back(std::move(map));
-    }
-  }
-
-  void KeepPairs(const HeadRecording& head, int64_t layer, const StepSets& sets) {
-    const int64_t width = group() * layout_.head_dim;
-    for (int64_t i = 0; i < kPairsAHead / static_cast<int64_t>(windows_.size()) + 1; ++i) {
-      const int64_t lag = int64_t{1} << (random_() % 7);
-      if (lag >= head.steps) continue;
-      const int64_t a = static_cast<int64_t>(random_() % static_cast<uint64_t>(head.steps - lag));
-      const auto& first = sets[static_cast<size_t>(a)];
-      const auto& second = sets[static_cast<size_t>(a + lag)];
-      if (second.empty()) continue;
-      Plots::Pair pair;
-      pair.similarity = GroupSimilarity(options_.curves.aggregation, group(), layout_.head_dim,
-                                        head.actual + (a + lag) * width, head.actual + a * width,
-                                        head.importance);
-      pair.overlap =
-          static_cast<float>(CountCommon(first, second)) / static_cast<float>(second.size());
-      pair.layer = layer;
-      result_.plots.pairs.push_back(pair);
-    }
   }
 
   void Finish() {

@@ -11,6 +11,7 @@
 #include "kv/heads/profile.h"
 #include "model/decoder.h"
 #include "profile/hata_training.h"
+#include "profile/plots.h"
 #include "profile/recall.h"
 #include "profile/threshold_curves.h"
 
@@ -37,21 +38,6 @@ struct RetrieverRecall {
   std::string name;  // "hata-128", "hata-128 random", "loki-16"
   std::vector<double> heads;
   double mean() const;
-};
-
-// Data that tools/plot_profile.py shows besides the profile's own arrays.
-struct Plots {
-  struct HeatMap {
-    int64_t layer = 0, q_head = 0, steps = 0;
-    std::vector<float> cosine;  // [steps][steps]
-  };
-  struct Pair {
-    float similarity = 0;  // of two steps' queries of a KV head's group, aggregated
-    float overlap = 0;     // share of the exact top-k rows that both have
-    int64_t layer = 0;
-  };
-  std::vector<HeatMap> heat_maps;
-  std::vector<Pair> pairs;
 };
 
 struct ProfilerResult {
