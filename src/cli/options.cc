@@ -104,22 +104,24 @@ void EngineFlags::WarnOfUnused() const {
 
 void SamplingFlags::Declare(CLI::App& app, int64_t default_max_tokens) {
   app.add_option("-n,--max-tokens", max_tokens,
-                 "Tokens to generate at most; 0: until the context is full")
+                 "Largest number of tokens to generate; 0: until the context is full")
       ->type_name("TOKENS")
       ->default_str(fmt::format("{}", default_max_tokens))
       ->group(kSampling);
   app.add_option("--temperature,--temp", temperature,
-                 "How random the choice of tokens is; 0: greedy; default: as the model's "
-                 "generation_config.json says, else 1")
+                 "Sampling temperature; 0: greedy; default: that of the model's "
+                 "generation_config.json, else 1")
       ->type_name("X")
       ->group(kSampling);
   app.add_option("--top-k", top_k, "Sample from the K most likely tokens; 0: off")
       ->type_name("K")
       ->group(kSampling);
-  app.add_option("--top-p", top_p, "Sample from the likeliest tokens that sum up to P; 1: off")
+  app.add_option("--top-p", top_p,
+                 "Sample from the most likely tokens whose probabilities add up to P; 1: off")
       ->type_name("P")
       ->group(kSampling);
-  app.add_option("--min-p", min_p, "Drop tokens less likely than P times the likeliest; 0: off")
+  app.add_option("--min-p", min_p,
+                 "Drop tokens less likely than P times the most likely one; 0: off")
       ->type_name("P")
       ->group(kSampling);
   app.add_option("--repetition-penalty", repetition_penalty,
@@ -127,24 +129,26 @@ void SamplingFlags::Declare(CLI::App& app, int64_t default_max_tokens) {
       ->type_name("X")
       ->group(kSampling);
   app.add_option("--presence-penalty", presence_penalty,
-                 "Subtract from the logits of tokens of the answer; 0: off")
+                 "Subtract from the logits of tokens that are in the answer; 0: off")
       ->type_name("X")
       ->group(kSampling);
   app.add_option("--frequency-penalty", frequency_penalty,
-                 "Subtract for every time a token occurred in the answer; 0: off")
+                 "Subtract from a token's logit for each time it is in the answer; 0: off")
       ->type_name("X")
       ->group(kSampling);
-  app.add_option("-s,--seed", seed, "The same seed gives the same text; default: a random one")
+  app.add_option("-s,--seed", seed,
+                 "Seed of sampling; the same seed gives the same text; default: a random one")
       ->type_name("N")
       ->group(kSampling);
   AddRepeated(app, "--stop", stop, "Stop before this text; can be given several times")
       ->group(kSampling);
-  app.add_option("--stop-token", stop_tokens,
-                 "Stop at this token id, beside the model's own; can be given several times")
+  app.add_option(
+         "--stop-token", stop_tokens,
+         "Stop at this token id, in addition to the model's own; can be given several times")
       ->allow_extra_args(false)
       ->type_name("ID")
       ->group(kSampling);
-  app.add_flag("--ignore-eos", ignore_eos, "Go on past the end-of-sequence token")
+  app.add_flag("--ignore-eos", ignore_eos, "Continue past the end-of-sequence token")
       ->group(kSampling);
 }
 

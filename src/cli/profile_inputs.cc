@@ -52,10 +52,10 @@ void ProfileInputs::Declare(CLI::App& app, const std::string& context_default) {
               "questions that come "
               "with the program")
       ->type_name("PATH");
-  app.add_option("--budget", budget, "Rows a head keeps: a share of the context, or a number")
+  app.add_option("--budget", budget, "Rows that a head keeps: a share of the context, or a number")
       ->type_name("SHARE")
       ->capture_default_str();
-  app.add_option("--context", context, "Tokens of a window at most")
+  app.add_option("--context", context, "Largest number of tokens of a window")
       ->type_name("TOKENS")
       ->default_str(context_default);
   app.add_option(
@@ -64,9 +64,10 @@ void ProfileInputs::Declare(CLI::App& app, const std::string& context_default) {
       ->type_name("N")
       ->check(CLI::Range(1, 4096).description(""))
       ->capture_default_str();
-  app.add_option("--importance", importance,
-                 "Table of head importance: a row a layer, a column a KV or query head; default: "
-                 "head_importance.tsv in the model's directory where it exists; none: no table")
+  app.add_option(
+         "--importance", importance,
+         "Table of head importance with a row per layer and a column per KV or query head; "
+         "default: head_importance.tsv in the model's directory, if it exists; none: no table")
       ->type_name("TSV");
   app.add_option("-s,--seed", seed, "Seed")->type_name("N")->capture_default_str();
 }

@@ -54,10 +54,10 @@ void BenchCommand::Declare(CLI::App& app) {
   app.add_option("--shape", shape_, "A published shape with random weights instead of a model")
       ->type_name("NAME");
   app.add_option("--layers", layers_,
-                 "Of --shape, only so many: what a layer takes, where a model does not fit")
+                 "Run only this many layers of --shape, if the whole model does not fit")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20).description(""));
-  app.add_option("--weights", weights_, "random: what --shape gets; needs no files")
+  app.add_option("--weights", weights_, "random: random weights, for --shape; no files are read")
       ->type_name("KIND")
       ->check(CLI::IsMember({"random"}).description(""))
       ->capture_default_str();
@@ -70,12 +70,12 @@ void BenchCommand::Declare(CLI::App& app) {
   app.add_option("--only", only_, "prefill or decode; default: both")
       ->type_name("WHAT")
       ->check(CLI::IsMember({"prefill", "decode"}).description(""));
-  app.add_option("--steps", options_.decode_steps, "Decode steps timed")
+  app.add_option("--steps", options_.decode_steps, "Timed decode steps")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20).description(""))
       ->capture_default_str();
   app.add_option("--repeats", options_.prefill_repeats,
-                 "Prefills timed, after one that is not; 0: time the first")
+                 "Timed prefills, after an untimed one; 0: time the first one")
       ->type_name("N")
       ->check(CLI::Range(0, 1000).description(""))
       ->capture_default_str();
@@ -84,8 +84,8 @@ void BenchCommand::Declare(CLI::App& app) {
                  "default: --kv-policy")
       ->type_name("LIST");
   AddRepeated(app, "--config", named_,
-              "One more beside them, NAME:key=value,...: KV options other than the flags', e.g. "
-              "eq11:policy=kvpr,kvpr_chunked=false; can be given several times");
+              "An additional configuration NAME:key=value,..., whose KV options differ from the "
+              "flags', e.g. eq11:policy=kvpr,kvpr_chunked=false; can be given several times");
   app.add_option("--text", text_,
                  "Text whose tokens are fed (with --fill prefill); default: random tokens, whose "
                  "queries point anywhere and leave nothing to reuse")

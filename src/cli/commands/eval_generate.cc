@@ -36,19 +36,18 @@ class EvalGenerateCommand final : public Command {
 
   void Declare(CLI::App& app) override {
     app.add_option("--task", tasks_,
-                   "Comma-separated names, or all: those of questions only with "
-                   "--qa-data")
+                   "Comma-separated names, or all; tasks of questions need --qa-data")
         ->type_name("NAMES")
         ->capture_default_str();
     app.add_option("--length", length_, "Tokens of a sample with its answer, e.g. 16k")
         ->type_name("TOKENS")
         ->default_str("4k");
-    app.add_option("--count", options_.count, "Samples a task")
+    app.add_option("--count", options_.count, "Samples per task")
         ->type_name("N")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 40).description(""))
         ->capture_default_str();
     app.add_option("--start", options_.start,
-                   "Index of the first sample, to go on or to share work")
+                   "Index of the first sample, to continue or to share work")
         ->type_name("N")
         ->check(CLI::Range(int64_t{0}, int64_t{1} << 40).description(""))
         ->capture_default_str();

@@ -86,8 +86,8 @@ class EvalRunCommand final : public Command {
     app.add_option("--budgets", budgets_, "Comma-separated, e.g. 2%,5%,2k; default: --kv-budget")
         ->type_name("LIST");
     AddRepeated(app, "--config", named_,
-                "One more configuration, NAME:key=value,...: policy litecache with these options; "
-                "can be given several times");
+                "An additional configuration NAME:key=value,...: policy litecache with these "
+                "options; can be given several times");
     app.add_option("--lengths", lengths_,
                    "Comma-separated tokens of prompt and answer, or of a window; default: those of "
                    "4k,8k,16k,32k that the model's context holds")
@@ -95,11 +95,12 @@ class EvalRunCommand final : public Command {
     app.add_option("--tasks", tasks_, "Comma-separated names, or all")
         ->type_name("LIST")
         ->capture_default_str();
-    app.add_option("--count", count_,
-                   "Samples a task; windows a length; default: 25 of ruler, 8 windows, else all")
+    app.add_option(
+           "--count", count_,
+           "Samples per task, or windows per length; default: 25 of ruler, 8 windows, else all")
         ->type_name("N")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 32).description(""));
-    app.add_option("-s,--seed", suite_options_.seed, "Of RULER's samples")
+    app.add_option("-s,--seed", suite_options_.seed, "Seed of RULER's samples")
         ->type_name("N")
         ->capture_default_str();
     app.add_option("--haystack", haystack_,
@@ -122,14 +123,15 @@ class EvalRunCommand final : public Command {
                    "Text for perplexity: a file or a directory; default: the program's own Python "
                    "sources")
         ->type_name("PATH");
-    app.add_option("--decode-tokens", decode_tokens_,
-                   "Perplexity: scored tokens at a window's end, fed one a step as in generation")
+    app.add_option(
+           "--decode-tokens", decode_tokens_,
+           "Perplexity: scored tokens at a window's end, fed one per step, as in generation")
         ->type_name("N")
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 32).description(""))
         ->capture_default_str();
-    app.add_option("-o,--json", json_, "Results, one line each; read and gone on with if it exists")
+    app.add_option("-o,--json", json_, "Results, one line each; an existing file is continued")
         ->type_name("FILE");
-    app.add_flag("--restart", restart_, "Drop what the results file holds");
+    app.add_flag("--restart", restart_, "Discard the contents of the results file");
     flags_.DeclareModel(app, true);
     flags_.DeclareRun(app);
   }
@@ -244,7 +246,7 @@ class EvalRunCommand final : public Command {
     }
     if (suite_ == "longbench") {
       if (suite_options_.data.empty()) {
-        throw UsageError("--suite longbench needs --data DIR, where the published files lie");
+        throw UsageError("--suite longbench needs --data DIR, the directory of its published files");
       }
       return eval::LongBenchGroups(suite_options_, tokenizer_);
     }

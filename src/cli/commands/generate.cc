@@ -58,7 +58,7 @@ class GenerateCommand final : public Command {
   void Declare(CLI::App& app) override {
     flags_.DeclareModel(app, true);
     AddRepeated(app, "-f,--prompt-file", files_,
-                "Prompt from a file, its bytes as they are; - reads standard input; can be given "
+                "Read a prompt from this file, unchanged; - reads standard input; can be given "
                 "several times")
         ->type_name("FILE");
     AddRepeated(app, "--prompt-tokens-file", token_files_,
@@ -75,7 +75,7 @@ class GenerateCommand final : public Command {
         ->check(CLI::Range(1, 4096).description(""))
         ->capture_default_str();
     app.add_option("--logprobs", logprobs_,
-                   "With --json: log-probabilities of the tokens and of the K likeliest ones")
+                   "With --json: log-probabilities of the tokens and of the K most likely ones")
         ->type_name("K")
         ->check(CLI::Range(0, 1 << 20).description(""));
     app.add_flag("--show-special", show_special_, "Keep special tokens in the text");

@@ -124,8 +124,8 @@ class InspectCommand final : public Command {
     app.add_option("--shape", shape_, "A published shape instead of a model: " + names)
         ->type_name("NAME");
     app.add_option("--card", card_,
-                   "With --shape: plan for a GPU with this much memory, e.g. 24GiB, and say what "
-                   "context each policy has room for")
+                   "With --shape: plan for a GPU with this much memory, e.g. 24GiB, and print the "
+                   "largest context under each policy")
         ->type_name("SIZE");
     app.add_flag("--json", json_, "Print JSON");
     flags_.DeclareRun(app);

@@ -57,7 +57,8 @@ class ProfileCommand final : public Command {
         ->type_name("N")
         ->check(CLI::Range(2, 1 << 16).description(""))
         ->capture_default_str();
-    app.add_option("--hata-bits", hata_bits_, "Hash widths to train, comma-separated; none: none")
+    app.add_option("--hata-bits", hata_bits_,
+                   "Hash widths to train, comma-separated; none: train none")
         ->type_name("LIST")
         ->capture_default_str();
     app.add_option("--hata-iterations", options_.hata.iterations,
@@ -71,12 +72,11 @@ class ProfileCommand final : public Command {
         ->check(CLI::Range(0.0, 1.0).description(""))
         ->capture_default_str();
     app.add_option("--plots", plots_,
-                   "Write what tools/plot_profile.py draws pictures of to this file, as JSON")
+                   "Write the data that tools/plot_profile.py draws to this file, as JSON")
         ->type_name("FILE");
-    app.add_option(
-           "--only", only_,
-           "Arrays to measure anew, comma-separated: hata, loki, skew; the rest of the file "
-           "that is there stays")
+    app.add_option("--only", only_,
+                   "Arrays to measure again, comma-separated: hata, loki, skew; the rest of the "
+                   "existing file is kept")
         ->type_name("LIST");
     app.add_flag("--json", json_, "Print the summary as JSON");
   }

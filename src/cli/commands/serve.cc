@@ -98,7 +98,7 @@ class ServeCommand final : public Command {
   void Declare(CLI::App& app) override {
     flags_.DeclareModel(app, true);
     app.add_option("--served-model-name", names_,
-                   "What requests call the model; can be given several times; default: the "
+                   "Name of the model in requests; can be given several times; default: the "
                    "directory's name, or org/name as --model has it")
         ->allow_extra_args(false)
         ->type_name("NAME");
@@ -163,8 +163,9 @@ class ServeCommand final : public Command {
     app.add_option("--tls-key", http_.tls_key, "Private key of --tls-cert (PEM)")
         ->type_name("FILE")
         ->group(kHttp);
-    app.add_option("--sse-ping-interval", ping_seconds_,
-                   "Seconds after which a silent stream gets a comment, so that proxies keep it")
+    app.add_option(
+           "--sse-ping-interval", ping_seconds_,
+           "Seconds of silence after which a stream sends a comment, so that proxies keep it open")
         ->type_name("SECONDS")
         ->check(CLI::Range(0.01, 86400.0).description(""))
         ->capture_default_str()
@@ -186,21 +187,21 @@ class ServeCommand final : public Command {
         ->capture_default_str()
         ->group(kLimits);
     app.add_option("--max-tokens", max_tokens_,
-                   "Tokens an answer may have; a request for more is refused; 0: what the context "
-                   "leaves [0]")
+                   "Largest number of tokens of an answer; a request for more is refused; 0: what "
+                   "the context leaves [0]")
         ->type_name("TOKENS")
         ->group(kLimits);
     app.add_option("--default-max-tokens", default_max_tokens_,
-                   "Tokens of an answer where a chat does not say; memory for all of them is set "
-                   "aside when it starts; 0: what the context leaves [4096]")
+                   "Largest number of tokens of an answer if a chat request names none; memory for "
+                   "all of them is reserved when it starts; 0: what the context leaves [4096]")
         ->type_name("TOKENS")
         ->group(kLimits);
     app.add_option("--max-prompt", max_prompt_,
-                   "Tokens a prompt may have; 0: what the context leaves [0]")
+                   "Largest number of tokens of a prompt; 0: what the context leaves [0]")
         ->type_name("TOKENS")
         ->group(kLimits);
     app.add_option("--max-samples", limits_.max_samples,
-                   "Answers a request may ask for: n, times its prompts")
+                   "Largest number of answers to a request: n times the number of its prompts")
         ->type_name("N")
         ->check(CLI::Range(1, 65536).description(""))
         ->capture_default_str()
@@ -212,14 +213,14 @@ class ServeCommand final : public Command {
         ->type_name("SIZE")
         ->group(kLimits);
     app.add_option("--max-connections", http_.max_connections,
-                   "Connections at once; further ones get 503")
+                   "Open connections; further ones get 503")
         ->type_name("N")
         ->check(CLI::Range(1, 1 << 20).description(""))
         ->capture_default_str()
         ->group(kLimits);
     app.add_option("--idle-timeout", idle_seconds_,
-                   "Seconds without a byte after which a connection is closed, where one is due: "
-                   "between requests, within one, and by a client that does not read its answer")
+                   "Seconds without a byte after which a connection is closed: between requests, "
+                   "within a request, and when a client does not read its answer")
         ->type_name("SECONDS")
         ->check(CLI::Range(0.05, 86400.0).description(""))
         ->capture_default_str()
@@ -232,11 +233,11 @@ class ServeCommand final : public Command {
 
   void DeclareSecurity(CLI::App& app) {
     AddRepeated(app, "--api-key", keys_,
-                "Ask for this key (Authorization: Bearer KEY) everywhere but at /health; can be "
+                "Require this key (Authorization: Bearer KEY) for everything but /health; can be "
                 "given several times")
         ->group(kSecurity);
     app.add_option("--api-key-file", key_files_,
-                   "Keys of a file, one a line; can be given several times")
+                   "Read keys from this file, one per line; can be given several times")
         ->allow_extra_args(false)
         ->type_name("FILE")
         ->group(kSecurity);
@@ -251,7 +252,7 @@ class ServeCommand final : public Command {
         "with a key, TLS or another --host, else none")
         ->group(kSecurity);
     app.add_flag("--trust-chat-template", limits_.trust_chat_template,
-                 "Take chat templates that requests bring along")
+                 "Accept chat templates from requests")
         ->group(kSecurity);
   }
 

@@ -35,7 +35,7 @@ class TokenizeCommand final : public Command {
     app.add_flag("--no-special", no_special_,
                  "Add no special tokens, such as the one that begins a text");
     app.add_flag("--plain", plain_, "Special tokens written out in the text are ordinary text");
-    app.add_flag("--lines", lines_, "Every line of the input is a text of its own");
+    app.add_flag("--lines", lines_, "Treat each line of the input as a separate text");
   }
 
   int Run(const std::vector<std::string>& words) override {
