@@ -1,6 +1,5 @@
 // A whole model directory: files after lines "=== NAME". Whatever they contain, every reader of the
 // directory must end with a result or an Error, and with bounded work.
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -8,17 +7,9 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.h"
 #include "base/logging.h"
-#include "base/work_limit.h"
-#include "io/checkpoint.h"
-#include "io/generation_config.h"
-#include "io/json.h"
-#include "model/config.h"
-#include "model/fingerprint.h"
+#include "fuzz/read_model.h"
 #include "temporary_directory.h"
-#include "tokenizer/chat_encoder.h"
-#include "tokenizer/tokenizer.h"
 
 namespace {
 
@@ -49,17 +40,6 @@ void WriteFiles(std::string_view input, const std::filesystem::path& directory) 
   }
 }
 
-template <typename Body>
-void Try(const Body& body) {
-  try {
-    const WorkLimit limit(std::chrono::seconds(5), {});
-    body();
-  } catch (const WorkStopped& error) {
-    LC_CHECK(false, "{}", error.what());
-  } catch (const Error&) {
-  }
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -70,21 +50,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::filesystem::remove_all(path);
   std::filesystem::create_directory(path);
   WriteFiles({reinterpret_cast<const char*>(data), size}, path);
-  Try([&] { io::GenerationConfig::FromModel(path); });
-  Try([&] {
-    const io::Checkpoint checkpoint(path);
-    LC_CHECK(!checkpoint.FileVersions().empty());
-    for (const std::string& name : checkpoint.TensorNames()) checkpoint.Find(name);
-  });
-  Try([&] { model::Fingerprint(path); });
-  Try([&] {
-    const auto tokenizer = tokenizer::Tokenizer::FromModel(path);
-    const auto ids = tokenizer->Encode("def add(a, b):\n  return a + b <|x|>");
-    tokenizer->Decode(ids, true);
-    auto found = tokenizer::ChatTemplate::FindIn(path);
-    if (!found) return;
-    const tokenizer::ChatEncoder encoder(*tokenizer, std::move(*found));
-    encoder.Encode({{{"role", "user"}, {"content", "x"}}});
-  });
+  fuzz::ReadModel(path);
   return 0;
 }

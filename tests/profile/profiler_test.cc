@@ -28,6 +28,23 @@ ProfilerOptions SmallOptions() {
   return options;
 }
 
+// A random model, measured on one window of random tokens.
+struct SmallModel {
+  explicit SmallModel(uint64_t seed)
+      : random(testing::TestRandom(seed)),
+        decoder(model::RandomDecoder(device, config, random(), {})) {}
+  ProfilerResult Measure(size_t tokens, const ProfilerOptions& options) {
+    return MeasureProfile(device, *stream, *decoder, {testing::RandomTokens(random, tokens, 211)},
+                          options, {});
+  }
+
+  std::mt19937_64 random;
+  CpuDevice device{2};
+  std::unique_ptr<Stream> stream = device.CreateStream();
+  model::ModelConfig config = testing::SmallConfig();
+  std::unique_ptr<model::Decoder> decoder;
+};
+
 TEST(ProfilerTest, MeasuresEverything) {
   std::mt19937_64 random = testing::TestRandom();
   CpuDevice device(2);
@@ -108,35 +125,23 @@ TEST(ProfilerTest, MeasuresEverything) {
 }
 
 TEST(ProfilerTest, KeepsImportanceThatWasMeasured) {
-  std::mt19937_64 random = testing::TestRandom(2);
-  CpuDevice device(2);
-  const auto stream = device.CreateStream();
-  const model::ModelConfig config = testing::SmallConfig();
-  const auto decoder = model::RandomDecoder(device, config, random(), {});
+  SmallModel model(2);
   ProfilerOptions options = SmallOptions();
   options.hata_bits = {};
-  options.importance.assign(static_cast<size_t>(config.layers * config.q_heads), 0.25f);
+  options.importance.assign(static_cast<size_t>(model.config.layers * model.config.q_heads), 0.25f);
   options.importance[1] = 1;
-  const auto result = MeasureProfile(device, *stream, *decoder,
-                                     {testing::RandomTokens(random, 100, 211)}, options, {});
+  const auto result = model.Measure(100, options);
   EXPECT_EQ(result.profile.importance, options.importance);
 }
 
 TEST(ProfilerTest, OneWindowAndWrongInput) {
-  std::mt19937_64 random = testing::TestRandom(1);
-  CpuDevice device(2);
-  const auto stream = device.CreateStream();
-  const model::ModelConfig config = testing::SmallConfig();
-  const auto decoder = model::RandomDecoder(device, config, random(), {});
+  SmallModel model(1);
   ProfilerOptions options = SmallOptions();
   options.hata_bits = {};
-  const auto result = MeasureProfile(device, *stream, *decoder,
-                                     {testing::RandomTokens(random, 100, 211)}, options, {});
+  const auto result = model.Measure(100, options);
   EXPECT_TRUE(result.recall.empty());  // nothing was held out
   EXPECT_TRUE(result.profile.hata.empty());
-  EXPECT_ERROR(MeasureProfile(device, *stream, *decoder, {testing::RandomTokens(random, 40, 211)},
-                              options, {}),
-               InvalidArgument, "40 tokens", "40 steps");
+  EXPECT_ERROR(model.Measure(40, options), InvalidArgument, "40 tokens", "40 steps");
 }
 
 }  // namespace
