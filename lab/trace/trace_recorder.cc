@@ -56,7 +56,7 @@ void FillCosines(const std::vector<float>& actual, const std::vector<float>& pre
 }
 
 // The clusters sorted by the sum of the group's softmaxes over the centroids, the best first.
-std::vector<uint16_t> Rank(const kv::KMeansResult& clusters, int64_t count, const float* queries,
+std::vector<uint16_t> Rank(const lab::KMeansResult& clusters, int64_t count, const float* queries,
                            int64_t group, int64_t d, float scale, int64_t ranked) {
   std::vector<double> weights(static_cast<size_t>(count)), logits(static_cast<size_t>(count));
   for (int64_t j = 0; j < group; ++j) {
@@ -95,13 +95,13 @@ void AppendClusters(Stream& stream, const Recording& r, int64_t layer, int64_t h
     std::copy_n(r.Keys(layer, head) + (options.sink_tokens + i) * d, d, rows.data() + i * 2 * d);
   }
   std::byte* page = reinterpret_cast<std::byte*>(rows.data());
-  kv::KMeansResult clusters;
-  LC_CHECK(kv::SegmentedKMeans(stream,
-                               {.rows = {&page, clustered, {ops::RowEncoding::kF32, d}},
-                                .count = clustered,
-                                .clusters = trace->clusters,
-                                .iterations = options.cluster_iterations},
-                               &clusters));
+  lab::KMeansResult clusters;
+  LC_CHECK(lab::SegmentedKMeans(stream,
+                                {.rows = {&page, clustered, {ops::RowEncoding::kF32, d}},
+                                 .count = clustered,
+                                 .clusters = trace->clusters,
+                                 .iterations = options.cluster_iterations},
+                                &clusters));
   for (int64_t step = 0; step < r.steps; ++step) {
     const auto ranked = Rank(clusters, trace->clusters, queries.data() + step * group * d, group, d,
                              r.scale, trace->ranked);

@@ -4,7 +4,7 @@
 #include "device/cpu/cpu_device.h"
 #include "lab/policies/common/kmeans_cpu.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 namespace {
 
 void CheckPoints(const KeyPoints& points, int64_t clusters) {
@@ -29,4 +29,4 @@ void UpdateCentroids(Stream& stream, std::span<const CentroidWork> work) {
   cpu::UpdateCentroids(AsCpu(stream).pool(), work);
 }
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

@@ -7,9 +7,10 @@
 #include <span>
 
 #include "device/device.h"
+#include "lab/policies/common/namespaces.h"
 #include "ops/common/row_format.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 
 // Points [begin, begin + count) of one (sequence, layer, KV head): `channels` elements of a token's
 // K starting at `channel`, minus `center` [channels] unless it is null. Rows of bf16 or f32.
@@ -46,4 +47,4 @@ struct CentroidWork {
 };
 void UpdateCentroids(Stream& stream, std::span<const CentroidWork> work);
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

@@ -10,7 +10,7 @@
 #include "ops/common/row_address.h"
 #include "ops/common/scratch.h"
 
-namespace litecache::ops::cpu {
+namespace litecache::lab::ops::cpu {
 namespace {
 
 // Number of centroids whose products with a tile of points fit the L1 cache: 96 * 64 lanes * 4
@@ -120,4 +120,4 @@ void UpdateCentroids(ThreadPool& pool, std::span<const CentroidWork> work) {
   });
 }
 
-}  // namespace litecache::ops::cpu
+}  // namespace litecache::lab::ops::cpu

@@ -3,10 +3,11 @@
 
 #include "base/thread_pool.h"
 #include "lab/policies/common/kmeans.h"
+#include "lab/policies/common/namespaces.h"
 
-namespace litecache::ops::cpu {
+namespace litecache::lab::ops::cpu {
 
 void AssignToCentroids(ThreadPool& pool, std::span<const AssignWork> work);
 void UpdateCentroids(ThreadPool& pool, std::span<const CentroidWork> work);
 
-}  // namespace litecache::ops::cpu
+}  // namespace litecache::lab::ops::cpu

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace litecache::ops {
+#include "lab/policies/common/namespaces.h"
+
+namespace litecache::lab::ops {
 
 // Points in f32: row i starts at rows + i * stride and has `dim` values.
 struct Points {
@@ -50,4 +52,4 @@ class Lloyd {
   std::vector<int64_t> counts_;
 };
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

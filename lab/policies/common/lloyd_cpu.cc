@@ -6,7 +6,7 @@
 #include "lab/policies/common/lloyd.h"
 #include "ops/select/project_cpu.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 namespace {
 
 constexpr int64_t kPieceRows = 96;  // points multiplied with all centroids at once
@@ -156,4 +156,4 @@ bool Lloyd::Iterate(double tolerance) {
   return moved > tolerance * variance_;
 }
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

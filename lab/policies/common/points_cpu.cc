@@ -8,8 +8,9 @@
 #include "ops/common/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace litecache::ops::cpu {
+namespace litecache::lab::ops::cpu {
 namespace HWY_NAMESPACE {
+using namespace litecache::ops::cpu::HWY_NAMESPACE;  // NOLINT: simd-inl.h
 
 template <class T>
 void CenterOf(const T* x, const float* center, int64_t n, float* out) {
@@ -94,11 +95,11 @@ void Weighted(DType dtype, const std::byte* const* values, int64_t rows, const f
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace litecache::ops::cpu
+}  // namespace litecache::lab::ops::cpu
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace litecache::ops::cpu {
+namespace litecache::lab::ops::cpu {
 
 HWY_EXPORT(Center);
 HWY_EXPORT(Add);
@@ -121,5 +122,5 @@ void AddWeighted(DType dtype, const std::byte* const* values, int64_t rows, cons
   HWY_DYNAMIC_DISPATCH(Weighted)(dtype, values, rows, weights, stride, heads, n, out);
 }
 
-}  // namespace litecache::ops::cpu
+}  // namespace litecache::lab::ops::cpu
 #endif

@@ -5,8 +5,9 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "lab/policies/common/namespaces.h"
 
-namespace litecache::ops::cpu {
+namespace litecache::lab::ops::cpu {
 
 // out[i] = x[i] as f32 - center[i]; x of bf16 or f32; center null: 0.
 void CenterPoint(DType dtype, const std::byte* x, const float* center, int64_t n, float* out);
@@ -25,4 +26,4 @@ void BestRows(const float* sums, int64_t rows, int64_t width, const float* bias,
 void AddWeighted(DType dtype, const std::byte* const* values, int64_t rows, const float* weights,
                  int64_t stride, int64_t heads, int64_t n, float* out);
 
-}  // namespace litecache::ops::cpu
+}  // namespace litecache::lab::ops::cpu

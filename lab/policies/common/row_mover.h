@@ -9,9 +9,10 @@
 
 #include "base/background_threads.h"
 #include "device/cpu/cpu_device.h"
+#include "lab/policies/common/namespaces.h"
 #include "ops/rows/move_rows.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // Transfers run in the order in which they are started.
 class RowMover {
@@ -30,4 +31,4 @@ class RowMover {
   BackgroundThreads thread_{1};
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

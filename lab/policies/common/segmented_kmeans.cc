@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "lab/policies/common/kmeans.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 // Number of tokens between two checks of the cancel flag in the last iteration.
@@ -103,4 +103,4 @@ bool SegmentedKMeans(Stream& stream, const KMeansWork& work, KMeansResult* resul
   return true;
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

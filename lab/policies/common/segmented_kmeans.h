@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "device/device.h"
+#include "lab/policies/common/namespaces.h"
 #include "ops/common/row_format.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 struct KMeansWork {
   ops::PagedRows rows;  // bf16 or f32; keys of the tokens [begin, begin + count)
@@ -41,4 +42,4 @@ struct KMeansTrace {
 bool SegmentedKMeans(Stream& stream, const KMeansWork& work, KMeansResult* result,
                      KMeansTrace* trace = nullptr);
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

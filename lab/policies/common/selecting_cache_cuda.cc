@@ -11,7 +11,7 @@
 #include "kv/step/head_counters_cuda.h"
 #include "lab/forced/force_rows_cuda.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 using ops::cuda::DeviceHeadCounters;
 using ops::cuda::RowTable;
@@ -184,4 +184,4 @@ std::span<const HeadCounters> CudaSelectingBase::Heads() const {
   return heads_;
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -23,11 +23,12 @@
 #include "kv/transfer/transfer_engine_cuda.h"
 #include "kv/with_shape.h"
 #include "lab/forced/forced_table_cuda.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/common/store_prefill_cuda.h"
 #include "litecache/kv_options.h"
 #include "ops/attention/listed_cuda.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 class CudaSelectingBase : public Cache, public RowStore {
  public:
@@ -157,4 +158,4 @@ class CudaSelectingCache : public WithShape<CudaSelectingBase, Shape> {
   }
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

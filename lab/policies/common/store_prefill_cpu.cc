@@ -2,7 +2,7 @@
 
 #include "kv/layout.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 StorePrefill::StorePrefill(const Layout& layout, const SequenceTable& store)
     : layout_(layout), geometry_(MakeGeometry(layout)), store_(store) {}
@@ -30,4 +30,4 @@ void StorePrefill::Attend(Stream& stream, int64_t layer, std::span<const StepSeq
   stats->prefill.bytes += static_cast<uint64_t>(rows) * head_rows;
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

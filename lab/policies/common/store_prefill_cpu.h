@@ -10,9 +10,10 @@
 #include "device/device.h"
 #include "kv/cache.h"
 #include "kv/pages/sequence_table.h"
+#include "lab/policies/common/namespaces.h"
 #include "ops/attention/attention.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 class StorePrefill {
  public:
@@ -33,4 +34,4 @@ class StorePrefill {
   std::vector<ops::KvSequence> views_;  // scratch
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

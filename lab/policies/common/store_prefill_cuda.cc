@@ -3,7 +3,7 @@
 #include "device/sections.h"
 #include "ops/attention/attention_cuda.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 using ops::cuda::RowRange;
@@ -71,4 +71,4 @@ void CudaStorePrefill::Store(Stream& stream, const StepBlock& block, int64_t lay
   }
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

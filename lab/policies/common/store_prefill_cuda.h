@@ -12,9 +12,10 @@
 #include "device/cuda/branch.h"
 #include "kv/cache.h"
 #include "kv/step/step_block_cuda.h"
+#include "lab/policies/common/namespaces.h"
 #include "ops/rows/rows_cuda.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // Stores the rows of a prompt's chunk in a different order.
 class ArrangedRows {
@@ -64,4 +65,4 @@ class CudaStorePrefill {
   int first_mark_;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -11,12 +11,13 @@
 #include "kv/heads/profile.h"
 #include "kv/offload/offload_cache_cpu.h"
 #include "kv/step/attention_scratch_cuda.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/flexgen/options.h"
 #include "lab/policies/flexgen/policy.h"
 #include "ops/attention/attention.h"
 #include "ops/common/available_cuda.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 class FlexGenPlan final : public CachePlan {
@@ -70,7 +71,7 @@ std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
 }
 
 }  // namespace
-}  // namespace litecache::kv
+}  // namespace litecache::lab
 
 namespace litecache::lab::flexgen {
 
@@ -79,7 +80,7 @@ kv::Policy MakePolicy() {
           .summary = "rows on the host, brought for every layer",
           .options = {"host_memory", "host_rows", "batch_groups"},
           .settings = kv::SettingsOf("flexgen", FlexGenOptionTable()),
-          .plan = kv::Plan};
+          .plan = Plan};
 }
 
 }  // namespace litecache::lab::flexgen

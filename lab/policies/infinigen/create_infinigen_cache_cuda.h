@@ -8,9 +8,10 @@
 #include "kv/cache.h"
 #include "kv/heads/profile.h"
 #include "lab/forced/forced_selection.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/infinigen/shape.h"
 
-namespace litecache::kv::infinigen {
+namespace litecache::lab::infinigen {
 
 // Device memory for up to `sequences` sequences of up to `tokens` tokens, besides the tiers.
 // transfer: the engine.
@@ -23,4 +24,4 @@ std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const
                                        const Profile* profile, const TierBytes& budget,
                                        const ForcedSelection* forced);
 
-}  // namespace litecache::kv::infinigen
+}  // namespace litecache::lab::infinigen

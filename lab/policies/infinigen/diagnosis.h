@@ -5,8 +5,9 @@
 #include <vector>
 
 #include "kv/cache.h"
+#include "lab/policies/common/namespaces.h"
 
-namespace litecache::kv::infinigen {
+namespace litecache::lab::infinigen {
 
 class Diagnosis {
  public:
@@ -18,4 +19,4 @@ class Diagnosis {
   virtual std::vector<int32_t> ChosenChannels(SequenceId id, int64_t layer, int64_t head) const = 0;
 };
 
-}  // namespace litecache::kv::infinigen
+}  // namespace litecache::lab::infinigen

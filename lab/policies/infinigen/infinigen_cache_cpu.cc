@@ -8,7 +8,7 @@
 #include "kv/pages/pool_stats.h"
 #include "lab/policies/infinigen/options.h"
 
-namespace litecache::kv::infinigen {
+namespace litecache::lab::infinigen {
 
 InfiniGenCache::InfiniGenCache(Device& device, const Shape& shape, const KvOptions& options,
                                const Profile* profile, const TierBytes& budget)
@@ -369,4 +369,4 @@ Stats InfiniGenCache::GetStats() const {
   return stats;
 }
 
-}  // namespace litecache::kv::infinigen
+}  // namespace litecache::lab::infinigen

@@ -18,6 +18,7 @@
 #include "kv/step/step_check.h"
 #include "kv/with_shape.h"
 #include "lab/forced/forced_selection.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/common/row_mover.h"
 #include "lab/policies/common/store_prefill_cpu.h"
 #include "lab/policies/infinigen/diagnosis.h"
@@ -26,7 +27,7 @@
 #include "litecache/kv_options.h"
 #include "ops/rows/move_rows.h"
 
-namespace litecache::kv::infinigen {
+namespace litecache::lab::infinigen {
 
 class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
  public:
@@ -137,4 +138,4 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
   RowMover mover_;  // last: its thread must end before what it reads is destroyed
 };
 
-}  // namespace litecache::kv::infinigen
+}  // namespace litecache::lab::infinigen

@@ -14,7 +14,7 @@
 #include "lab/policies/infinigen/speculation.h"
 #include "ops/attention/attention_cuda.h"
 
-namespace litecache::kv::infinigen {
+namespace litecache::lab::infinigen {
 namespace {
 
 using ops::cuda::PartialLayer;
@@ -348,4 +348,4 @@ std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const
                                               profile, budget, forced);
 }
 
-}  // namespace litecache::kv::infinigen
+}  // namespace litecache::lab::infinigen

@@ -15,12 +15,13 @@
 #include "kv/heads/profile.h"
 #include "kv/pages/page_pool.h"
 #include "kv/pages/staged_pages_cuda.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/common/selecting_cache_cuda.h"
 #include "lab/policies/infinigen/diagnosis.h"
 #include "lab/policies/infinigen/ops/infinigen_cuda.h"
 #include "lab/policies/infinigen/shape.h"
 
-namespace litecache::kv::infinigen {
+namespace litecache::lab::infinigen {
 
 class CudaInfiniGenCache final : public CudaSelectingCache<Shape>, public Diagnosis {
  public:
@@ -130,4 +131,4 @@ class CudaInfiniGenCache final : public CudaSelectingCache<Shape>, public Diagno
   CudaBranch decisions_;  // last: it waits before the memory it uses is freed
 };
 
-}  // namespace litecache::kv::infinigen
+}  // namespace litecache::lab::infinigen

@@ -10,7 +10,7 @@
 #include "ops/linear/linear_cuda.h"
 #include "ops/rows/rows_cuda.h"
 
-namespace litecache::kv::infinigen {
+namespace litecache::lab::infinigen {
 
 using ops::cuda::PartialLayer;
 using ops::cuda::RowRange;
@@ -126,4 +126,4 @@ void CudaInfiniGenCache::AttendDecoding(Stream& stream, int64_t layer, const Mat
   if (layer + kBuffers < shape_.dense_layers) FetchAll(stream, layer + kBuffers);
 }
 
-}  // namespace litecache::kv::infinigen
+}  // namespace litecache::lab::infinigen

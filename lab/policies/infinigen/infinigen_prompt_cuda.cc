@@ -4,7 +4,7 @@
 #include "lab/policies/infinigen/infinigen_cache_cuda.h"
 #include "ops/rows/rows_cuda.h"
 
-namespace litecache::kv::infinigen {
+namespace litecache::lab::infinigen {
 
 using ops::cuda::RowRange;
 using ops::cuda::StepView;
@@ -56,4 +56,4 @@ void CudaInfiniGenCache::PromptStored(Stream& stream, int64_t layer, const Matri
   AddSums(stream, layer, q, k);
 }
 
-}  // namespace litecache::kv::infinigen
+}  // namespace litecache::lab::infinigen

@@ -18,7 +18,7 @@
 #include "ops/common/available_cuda.h"
 #include "ops/select/selection.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 using infinigen::InfiniGenCache;
@@ -106,7 +106,7 @@ std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
 }
 
 }  // namespace
-}  // namespace litecache::kv
+}  // namespace litecache::lab
 
 namespace litecache::lab::infinigen {
 
@@ -116,7 +116,7 @@ kv::Policy MakePolicy() {
           .uses_profile = true,
           .options = {"host_memory", "profile", "transfer", "transfer_threads", "measure_recall"},
           .settings = kv::SettingsOf("infinigen", InfiniGenOptionTable()),
-          .plan = kv::Plan};
+          .plan = Plan};
 }
 
 }  // namespace litecache::lab::infinigen

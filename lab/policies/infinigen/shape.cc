@@ -5,7 +5,7 @@
 #include "kv/retrieve/retrievers.h"
 #include "lab/policies/infinigen/options.h"
 
-namespace litecache::kv::infinigen {
+namespace litecache::lab::infinigen {
 namespace {
 
 // 0.2 * 35 is slightly less than 7: the rounding keeps such products whole.
@@ -54,4 +54,4 @@ TierBytes Shape::ForkBytesFor(int64_t shared, int64_t tokens) const {
           .host = pages.ForkBytesFor(shared, tokens)};
 }
 
-}  // namespace litecache::kv::infinigen
+}  // namespace litecache::lab::infinigen

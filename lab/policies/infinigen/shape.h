@@ -5,12 +5,13 @@
 
 #include "device/device.h"
 #include "kv/layout.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/infinigen/options.h"
 #include "litecache/kv_options.h"
 #include "ops/common/row_format.h"
 #include "ops/select/projection_select.h"
 
-namespace litecache::kv::infinigen {
+namespace litecache::lab::infinigen {
 
 // All rows are in the host store. The device keeps partial keys of the speculated layers, and
 // during decode steps two staging buffers per sequence, used by alternate layers: one is filled
@@ -54,4 +55,4 @@ struct Shape {
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const;
 };
 
-}  // namespace litecache::kv::infinigen
+}  // namespace litecache::lab::infinigen

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "lab/policies/infinigen/options.h"
 
-namespace litecache::kv::infinigen {
+namespace litecache::lab::infinigen {
 namespace {
 
 // Number of pages of stored keys converted to f32 at once.
@@ -183,4 +183,4 @@ void Speculation::Select(Stream& stream, int64_t layer, float scale, std::span<S
   }
 }
 
-}  // namespace litecache::kv::infinigen
+}  // namespace litecache::lab::infinigen

@@ -10,13 +10,14 @@
 #include "device/device.h"
 #include "kv/heads/profile.h"
 #include "kv/retrieve/retrievers.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/infinigen/ops/channel_sums.h"
 #include "lab/policies/infinigen/ops/margin_select.h"
 #include "lab/policies/infinigen/options.h"
 #include "lab/policies/infinigen/shape.h"
 #include "ops/common/row_format.h"
 
-namespace litecache::kv::infinigen {
+namespace litecache::lab::infinigen {
 
 // Data about a sequence's prompt, for layers from the first sparse one on. width:
 // Speculation::width().
@@ -81,4 +82,4 @@ class Speculation {
   std::vector<int32_t> positions_;
 };
 
-}  // namespace litecache::kv::infinigen
+}  // namespace litecache::lab::infinigen

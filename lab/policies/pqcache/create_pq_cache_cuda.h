@@ -7,10 +7,11 @@
 
 #include "kv/cache.h"
 #include "lab/forced/forced_selection.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/pqcache/shape.h"
 #include "litecache/kv_options.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 
 // Device memory for up to `sequences` sequences of up to `tokens` tokens, besides the tiers.
 // transfer: the engine.
@@ -22,4 +23,4 @@ uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens,
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
                                        const TierBytes& budget, const ForcedSelection* forced);
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

@@ -5,8 +5,9 @@
 #include <vector>
 
 #include "kv/cache.h"
+#include "lab/policies/common/namespaces.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 
 class Diagnosis {
  public:
@@ -27,4 +28,4 @@ class Diagnosis {
   virtual int64_t SlotOf(SequenceId id, int64_t layer, int64_t block) = 0;
 };
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "lab/policies/common/lloyd.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -95,4 +95,4 @@ void Index::Cluster(const ops::PagedRows& rows, int64_t part, double seconds, in
             head->centroids.begin() + part * shape_.codes.clusters() * dim);
 }
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "base/background_threads.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/pqcache/shape.h"
 #include "ops/common/row_format.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 
 // The index of one prompt. Layers are started one by one, and each is waited for separately.
 class Index {
@@ -68,4 +69,4 @@ class Index {
   std::vector<Layer> layers_;
 };
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

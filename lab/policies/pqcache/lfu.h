@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-namespace litecache::kv::pqcache {
+#include "lab/policies/common/namespaces.h"
+
+namespace litecache::lab::pqcache {
 
 // Every call takes constant time: a list of use counts in ascending order, each with the slots used
 // that often, the newest first. The lists are links between array indices, because on a GPU a step
@@ -121,4 +123,4 @@ class Lfu {
   int32_t least_ = kNone, free_ = kNone;  // indices: the fewest uses; the first unused entry
 };
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

@@ -16,7 +16,7 @@
 #include "ops/common/available_cuda.h"
 #include "ops/select/selection.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 using pqcache::PqCache;
@@ -100,7 +100,7 @@ std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
 }
 
 }  // namespace
-}  // namespace litecache::kv
+}  // namespace litecache::lab
 
 namespace litecache::lab::pqcache {
 
@@ -109,7 +109,7 @@ kv::Policy MakePolicy() {
           .summary = "rows chosen by quantized keys, and a block cache",
           .options = {"host_memory", "transfer", "transfer_threads", "measure_recall"},
           .settings = kv::SettingsOf("pqcache", PqCacheOptionTable()),
-          .plan = kv::Plan};
+          .plan = Plan};
 }
 
 }  // namespace litecache::lab::pqcache

@@ -4,7 +4,7 @@
 
 #include "lab/policies/pqcache/pq_cache_cpu.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 
 ops::PagedRows PqCache::Kept(ops::PagedRows rows, int64_t blocks,
                              std::vector<std::vector<std::byte*>>* pages) const {
@@ -58,4 +58,4 @@ void PqCache::Update(int64_t layer, size_t index) {
   mover_.Move(admission.arrived, &admission.moves);
 }
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

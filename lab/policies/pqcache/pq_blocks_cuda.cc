@@ -7,7 +7,7 @@
 #include "device/cuda/check.h"
 #include "lab/policies/pqcache/pq_cache_cuda.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 
 using ops::cuda::PqAdmission;
 using ops::cuda::PqChange;
@@ -144,4 +144,4 @@ ops::cuda::PqUpdates CudaPqCache::Updates() const {
           .device_admissions = device_admissions_};
 }
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "kv/pages/pool_stats.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -144,4 +144,4 @@ Stats PqCache::GetStats() const {
   return stats;
 }
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

@@ -17,6 +17,7 @@
 #include "kv/step/step_check.h"
 #include "kv/with_shape.h"
 #include "lab/forced/forced_selection.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/common/row_mover.h"
 #include "lab/policies/common/store_prefill_cpu.h"
 #include "lab/policies/pqcache/diagnosis.h"
@@ -25,7 +26,7 @@
 #include "litecache/kv_options.h"
 #include "ops/rows/move_rows.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 
 class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
  public:
@@ -142,4 +143,4 @@ class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
   RowMover mover_;
 };
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

@@ -14,7 +14,7 @@
 #include "ops/attention/attention_cuda.h"
 #include "ops/select/select_cuda.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 namespace {
 
 using ops::cuda::LiteCacheShape;
@@ -396,4 +396,4 @@ std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const
                                        forced);
 }
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

@@ -12,13 +12,14 @@
 
 #include "device/cuda/copy_batch.h"
 #include "kv/pages/staged_pages_cuda.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/common/selecting_cache_cuda.h"
 #include "lab/policies/pqcache/diagnosis.h"
 #include "lab/policies/pqcache/ops/pqcache_cuda.h"
 #include "lab/policies/pqcache/sequences.h"
 #include "lab/policies/pqcache/shape.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 
 class LayerEvent;
 
@@ -136,4 +137,4 @@ class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
   static constexpr int kArrived = 0, kMarks = 1;
 };
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

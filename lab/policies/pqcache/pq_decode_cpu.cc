@@ -5,7 +5,7 @@
 #include "device/sections.h"
 #include "lab/policies/pqcache/pq_cache_cpu.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 
 ops::SlotRows PqCache::Staged(size_t sequence, int64_t head) const {
   const StepSequence& part = decoding_[sequence];
@@ -292,4 +292,4 @@ void PqCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, const M
   for (size_t i = 0; i < decoding_.size(); ++i) Update(layer, i);
 }
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

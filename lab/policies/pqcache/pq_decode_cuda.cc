@@ -4,7 +4,7 @@
 #include "lab/policies/pqcache/pq_cache_cuda.h"
 #include "ops/rows/rows_cuda.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 
 using ops::cuda::PqKeys;
 using ops::cuda::PqLayer;
@@ -70,4 +70,4 @@ void CudaPqCache::EndLayers(Stream& stream) {
   if (!decoding_.empty()) uses_->Receive(stream, UsesBytes());
 }
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

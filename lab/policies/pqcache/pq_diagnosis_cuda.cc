@@ -1,7 +1,7 @@
 // State of policy pqcache on a GPU for tests.
 #include "lab/policies/pqcache/pq_cache_cuda.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 
 using ops::cuda::PqSequence;
 
@@ -69,4 +69,4 @@ int64_t CudaPqCache::SlotOf(SequenceId id, int64_t layer, int64_t block) {
   return sequence.layers[static_cast<size_t>(layer)].blocks.SlotOf(block);
 }
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

@@ -6,7 +6,7 @@
 #include "device/cuda/check.h"
 #include "lab/policies/pqcache/pq_cache_cuda.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 
 // Signals that a layer's rows of a prompt's last chunk are in the store.
 class LayerEvent {
@@ -102,4 +102,4 @@ void CudaPqCache::FillCodes(Stream& stream, int64_t layer, const StepSequence& p
   state.filled = true;
 }
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

@@ -6,7 +6,7 @@
 #include "base/thread_pool.h"
 #include "lab/policies/pqcache/options.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 namespace {
 
 // The original has one process per (KV head, part), on as many cores as there are.
@@ -230,4 +230,4 @@ float* Sequences::Codebook(const Sequence& sequence, int64_t layer, int64_t head
                                   static_cast<uint64_t>(list % a_page) * shape_.codebook_bytes());
 }
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

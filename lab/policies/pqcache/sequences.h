@@ -13,13 +13,14 @@
 #include "kv/cache.h"
 #include "kv/pages/page_pool.h"
 #include "kv/pages/sequence_table.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/pqcache/index.h"
 #include "lab/policies/pqcache/lfu.h"
 #include "lab/policies/pqcache/shape.h"
 #include "litecache/kv_options.h"
 #include "ops/common/row_format.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 
 struct LayerState {
   bool filled = false;  // whether window and codes have been filled
@@ -116,4 +117,4 @@ class Sequences {
   BackgroundThreads clustering_;
 };
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

@@ -3,7 +3,7 @@
 #include "kv/retrieve/retrievers.h"
 #include "lab/policies/pqcache/options.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 namespace {
 
 ops::PqFormat FormatOf(const Layout& layout, const PqCacheOptions& options) {
@@ -55,4 +55,4 @@ TierBytes Shape::ForkBytesFor(int64_t shared, int64_t tokens) const {
           .host = pages.ForkBytesFor(shared, tokens)};
 }
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

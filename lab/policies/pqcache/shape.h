@@ -6,12 +6,13 @@
 
 #include "device/device.h"
 #include "kv/layout.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/pqcache/ops/pq_select.h"
 #include "lab/policies/pqcache/options.h"
 #include "litecache/kv_options.h"
 #include "ops/common/row_format.h"
 
-namespace litecache::kv::pqcache {
+namespace litecache::lab::pqcache {
 
 // All rows are in the host store. For an indexed sequence the device keeps, for every (layer, KV
 // head): codes, centroids, a window of rows (sink, recent, the new one) and the block cache's rows;
@@ -71,4 +72,4 @@ struct Shape {
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const;
 };
 
-}  // namespace litecache::kv::pqcache
+}  // namespace litecache::lab::pqcache

@@ -11,7 +11,7 @@
 #include "device/cuda/check.h"
 #include "device/device_error.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 // Minimum number of clusters per thread: waking a thread takes as long as hundreds of clusters.
@@ -167,4 +167,4 @@ void WaveAnswers::Forget() {
 
 uint64_t WaveAnswers::TakeFault() { return std::exchange(mailbox()->fault, 0); }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

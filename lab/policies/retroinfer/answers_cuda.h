@@ -13,13 +13,14 @@
 
 #include "base/background_threads.h"
 #include "device/device.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/sequence_cuda.h"
 #include "lab/policies/retroinfer/wave_update_cuda.h"
 #include "lab/policies/retroinfer/work_cuda.h"
 
 struct CUstream_st;
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 class WaveAnswers {
  public:
@@ -70,4 +71,4 @@ class WaveAnswers {
   size_t update_count_ = 0;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 void BlockCache::Resize(int64_t clusters, int64_t blocks) {
   LC_CHECK(clusters >= this->clusters() && blocks >= this->blocks());
@@ -79,4 +79,4 @@ std::vector<int32_t> BlockCache::Contents() const {
   return contents;
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -6,7 +6,9 @@
 #include <span>
 #include <vector>
 
-namespace litecache::kv {
+#include "lab/policies/common/namespaces.h"
+
+namespace litecache::lab {
 
 class BlockCache {
  public:
@@ -58,4 +60,4 @@ class BlockCache {
   int32_t front_ = kNone, back_ = kNone;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -6,9 +6,10 @@
 
 #include "kv/cache.h"
 #include "lab/forced/forced_selection.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/shape.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // Device memory for up to `sequences` sequences of up to `tokens` tokens, besides the tiers.
 uint64_t CudaRetroScratchBytes(const RetroShape& shape, int64_t sequences, int64_t tokens);
@@ -17,4 +18,4 @@ uint64_t CudaRetroScratchBytes(const RetroShape& shape, int64_t sequences, int64
 std::unique_ptr<Cache> CreateCudaRetroCache(Device& device, const RetroShape& shape,
                                             const TierBytes& budget, const ForcedSelection* forced);
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

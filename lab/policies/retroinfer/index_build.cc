@@ -8,7 +8,7 @@
 #include "lab/policies/common/segmented_kmeans.h"
 #include "lab/policies/retroinfer/this_thread.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 IndexBuild::IndexBuild(const RetroShape& shape, BackgroundThreads& threads,
                        std::vector<WavePart> parts)
     : WaveBuild(std::move(parts)),
@@ -180,4 +180,4 @@ void IndexBuild::StorePart(List* list) {
   list->assignments = {};
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "base/background_threads.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/clusters.h"
 #include "lab/policies/retroinfer/shape.h"
 #include "lab/policies/retroinfer/wave_build_cpu.h"
 #include "ops/common/row_format.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // Source and target of one list's rows. Pages are listed individually: a table may move its lists
 // while a build runs.
@@ -73,4 +74,4 @@ class IndexBuild final : public WaveBuild {
   bool storing_ = false;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -15,7 +15,7 @@
 #include "ops/common/available_cuda.h"
 #include "ops/select/selection.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 class RetroPlan final : public WithShape<CachePlan, RetroShape>, public ReplaysTrace {
@@ -97,7 +97,7 @@ std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
 }
 
 }  // namespace
-}  // namespace litecache::kv
+}  // namespace litecache::lab
 
 namespace litecache::lab::retroinfer {
 
@@ -106,7 +106,7 @@ kv::Policy MakePolicy() {
           .summary = "rows on the host in clusters, the best attended, the next ones estimated",
           .options = {"host_memory", "sink_tokens", "recent_tokens"},
           .settings = kv::SettingsOf("retroinfer", RetroInferOptionTable()),
-          .plan = kv::Plan};
+          .plan = Plan};
 }
 
 }  // namespace litecache::lab::retroinfer

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "device/sections.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 RetroCache::RetroCache(Device& device, const RetroShape& shape, const TierBytes& budget)
     : WaveCache(device, device, shape, budget),
@@ -388,4 +388,4 @@ void RetroCache::Prefill(Stream& stream, int64_t layer, const MatrixView& q, con
   }
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -9,12 +9,13 @@
 #include "base/background_threads.h"
 #include "kv/step/attended_rows_cpu.h"
 #include "lab/forced/forced_selection.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/index_build.h"
 #include "lab/policies/retroinfer/wave_buffer.h"
 #include "lab/policies/retroinfer/wave_cache.h"
 #include "ops/attention/attention.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 class RetroCache final : public WaveCache {
  public:
@@ -72,4 +73,4 @@ class RetroCache final : public WaveCache {
   std::vector<ops::KvSequence> views_;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -11,7 +11,7 @@
 #include "lab/policies/retroinfer/create_retro_cache_cuda.h"
 #include "ops/linear/linear_cuda.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 using ops::cuda::ListPages;
@@ -280,4 +280,4 @@ std::unique_ptr<Cache> CreateCudaRetroCache(Device& device, const RetroShape& sh
   return std::make_unique<CudaRetroCache>(static_cast<CudaDevice&>(device), shape, budget, forced);
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -17,6 +17,7 @@
 #include "kv/step/step_block_cuda.h"
 #include "lab/forced/forced_selection.h"
 #include "lab/forced/forced_table_cuda.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/common/store_prefill_cuda.h"
 #include "lab/policies/retroinfer/answers_cuda.h"
 #include "lab/policies/retroinfer/ops/force_clusters_cuda.h"
@@ -27,7 +28,7 @@
 #include "lab/policies/retroinfer/work_cuda.h"
 #include "ops/rows/rows_cuda.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // Constructed before the cache, whose store is in it.
 struct RetroHost {
@@ -134,4 +135,4 @@ class CudaRetroCache final : private RetroHost,
   CudaStorePrefill prefill_;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

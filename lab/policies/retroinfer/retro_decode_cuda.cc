@@ -12,7 +12,7 @@
 #include "ops/slots/litecache_layer_cuda.h"
 #include "ops/transfer/pull_rows_cuda.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 using ops::cuda::RowRange;
@@ -192,4 +192,4 @@ void CudaRetroCache::Decode(Stream& stream, int64_t index, const MatrixView& q, 
   Admit(index);
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

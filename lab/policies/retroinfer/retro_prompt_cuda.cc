@@ -6,7 +6,7 @@
 #include "device/cuda/check.h"
 #include "lab/policies/retroinfer/retro_cache_cuda.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 using ops::cuda::ListPages;
@@ -146,4 +146,4 @@ void CudaRetroCache::StoreRows(Stream& stream, int64_t layer, const Step& step, 
   if (layer + 1 == shape_.layout.layers) builder_.Fork(stream);
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 void CudaWaveSequence::SendPages(CudaDevice& gpu, const PagePool& pool, const RetroShape& shape,
                                  const SequenceTable& store_table, const SequenceTable& index_table,
@@ -80,4 +80,4 @@ ops::cuda::WaveSequence CudaWaveSequence::View(const RetroShape& shape) const {
           .next_block = tables_.as<int32_t>() + 2 * of_clusters};
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

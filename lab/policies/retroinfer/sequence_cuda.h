@@ -8,12 +8,13 @@
 #include "kv/pages/device_pages_cuda.h"
 #include "kv/pages/sequence_table.h"
 #include "kv/pages/staged_pages_cuda.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
 #include "lab/policies/retroinfer/shape.h"
 #include "lab/policies/retroinfer/wave_sequence.h"
 #include "ops/step/step_cuda.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // The table ids of a step's sequences that this policy uses.
 inline constexpr ops::cuda::TableId kWaveRows =
@@ -54,4 +55,4 @@ struct CudaWaveSequence final : WaveSequence {
   int64_t steady_pages_ = -1, cache_pages_ = -1, buffer_pages_ = -1;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

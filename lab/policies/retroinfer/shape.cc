@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "lab/policies/retroinfer/options.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 // Numbers of clusters are multiples of this, as in the original, whose kernels require it.
@@ -131,4 +131,4 @@ TierBytes RetroShape::ForkBytesFor(int64_t shared, int64_t tokens) const {
           .host = static_cast<uint64_t>(host) * pages.page_bytes};
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

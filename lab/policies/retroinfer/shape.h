@@ -6,12 +6,13 @@
 
 #include "device/device.h"
 #include "kv/layout.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/clusters.h"
 #include "lab/policies/retroinfer/options.h"
 #include "litecache/kv_options.h"
 #include "ops/common/row_format.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // Growth of an index when a run of tokens is clustered.
 struct WaveGrowth {
@@ -87,4 +88,4 @@ struct RetroShape {
   static constexpr uint64_t kDescriptorBytes = 18;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

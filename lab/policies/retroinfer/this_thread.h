@@ -2,8 +2,9 @@
 #pragma once
 
 #include "device/cpu/cpu_device.h"
+#include "lab/policies/common/namespaces.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 inline Stream& ThisThread() {
   static thread_local ThreadPool pool(1);
@@ -11,4 +12,4 @@ inline Stream& ThisThread() {
   return stream;
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -5,7 +5,7 @@
 #include "device/cpu/cpu_device.h"
 #include "lab/policies/retroinfer/this_thread.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 std::span<WaveAccess> WaveBuffer::Begin(size_t count) {
   Settle();
@@ -155,4 +155,4 @@ void WaveBuffer::ClearCaches() {
   }
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -9,12 +9,13 @@
 #include <vector>
 
 #include "base/background_threads.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/clusters.h"
 #include "lab/policies/retroinfer/shape.h"
 #include "lab/policies/retroinfer/wave_sequence.h"
 #include "ops/rows/move_rows.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // One (sequence, KV head) of the current layer. Slots: rows of the block cache's blocks, then those
 // of the execution buffer's, each block at a multiple of block_tokens.
@@ -76,4 +77,4 @@ class WaveBuffer {
   std::shared_ptr<TaskGroup> admissions_ = std::make_shared<TaskGroup>();
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -5,9 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/shape.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // Tokens [begin, end), clustered together into clusters from first_cluster on.
 struct WavePart {
@@ -40,4 +41,4 @@ class WaveBuild {
   std::vector<WavePart> parts_;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "device/cuda/check.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 // Enough lists at once to keep the GPU busy with short ones; a single long one may take more.
@@ -297,4 +297,4 @@ void CudaWaveBuild::Undo() {
   stream.Synchronize();
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -9,11 +9,12 @@
 
 #include "device/cuda/branch.h"
 #include "device/cuda/cuda_device.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/cluster_build_cuda.h"
 #include "lab/policies/retroinfer/wave_build_cpu.h"
 #include "lab/policies/retroinfer/wave_sequence.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // Shared by all builds: streams, so that the rows of some lists are transferred while others are
 // clustered, and scratch memory for each.
@@ -116,4 +117,4 @@ class CudaWaveBuild final : public WaveBuild {
   int64_t clustered_layers_ = 0, stored_layers_ = 0;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "kv/pages/pool_stats.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 // A table without lists has no pages; any page size serves, and few blocks are counted.
@@ -341,4 +341,4 @@ Stats WaveCache::GetStats() const {
   return stats;
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -14,10 +14,11 @@
 #include "kv/pages/sequence_table.h"
 #include "kv/step/step_check.h"
 #include "kv/with_shape.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/shape.h"
 #include "lab/policies/retroinfer/wave_sequence.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // The selection of a decode step for one (sequence, layer, KV head), for tests.
 struct RetroChoice {
@@ -147,4 +148,4 @@ class WaveCache : public WithShape<Cache, RetroShape> {
   std::vector<PageId> shared_;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 PageLists::~PageLists() {
   for (const auto& list : ids_) {
@@ -52,4 +52,4 @@ void PageLists::MakeOwn() {
   }
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "kv/pages/page_pool.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/block_cache.h"
 #include "lab/policies/retroinfer/wave_build_cpu.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // Lists of pages, all of the same length.
 class PageLists {
@@ -108,4 +109,4 @@ struct WaveSequence {
   std::vector<uint8_t> filled;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

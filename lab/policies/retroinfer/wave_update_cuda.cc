@@ -1,6 +1,6 @@
 #include "lab/policies/retroinfer/wave_update_cuda.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 void WaveUpdate::Run(int64_t block_tokens) {
   BlockCache& cache = sequence->caches[static_cast<size_t>(list)];
@@ -44,4 +44,4 @@ void WaveUpdate::Run(int64_t block_tokens) {
   }
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

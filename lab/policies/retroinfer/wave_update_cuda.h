@@ -6,10 +6,11 @@
 #include <span>
 #include <vector>
 
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
 #include "lab/policies/retroinfer/wave_sequence.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 struct WaveUpdate {
   WaveSequence* sequence = nullptr;
@@ -29,4 +30,4 @@ struct WaveUpdate {
   std::vector<int32_t> dropped_;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -6,7 +6,7 @@
 #include "base/serial.h"
 #include "ops/attention/attention_cuda.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 using ops::cuda::WaveAdmission;
@@ -161,4 +161,4 @@ ops::cuda::WaveLayer RetroWork::Layer(int64_t layer) const {
   return of;
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -6,11 +6,12 @@
 #include <span>
 
 #include "device/cuda/cuda_device.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
 #include "lab/policies/retroinfer/shape.h"
 #include "lab/policies/retroinfer/wave_sequence.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 class RetroWork {
  public:
@@ -64,4 +65,4 @@ class RetroWork {
   std::array<ops::cuda::WaveAdmissions, kLayersTold> admissions_;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

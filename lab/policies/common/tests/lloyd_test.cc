@@ -8,7 +8,7 @@
 
 #include "test_seed.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 namespace {
 
 struct Cloud {
@@ -132,4 +132,4 @@ TEST(KMeans, ProductsWithABiasAndTies) {
 }
 
 }  // namespace
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

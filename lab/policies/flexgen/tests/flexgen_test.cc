@@ -8,10 +8,11 @@
 #include "kv/layout.h"
 #include "kv/offload/shape.h"
 #include "kv/policy_oracle.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/flexgen/options.h"
 #include "test_seed.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 bool All(int64_t, int64_t) { return true; }
@@ -240,4 +241,4 @@ TEST(FlexGenTest, RefusesWhatItCannotDo) {
 }
 
 }  // namespace
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -4,7 +4,7 @@
 #include "device/cpu/cpu_device.h"
 #include "lab/policies/infinigen/ops/infinigen_cpu.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 
 void AddChannelSums(Stream& stream, int64_t head_dim, int64_t width,
                     std::span<const ChannelSumsWork> work) {
@@ -12,4 +12,4 @@ void AddChannelSums(Stream& stream, int64_t head_dim, int64_t width,
   cpu::AddChannelSums(AsCpu(stream).pool(), head_dim, width, work);
 }
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

@@ -6,8 +6,9 @@
 #include <span>
 
 #include "device/device.h"
+#include "lab/policies/common/namespaces.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 
 // sums[j] += sum over the rows of |sum over c of row[c] * basis[c][j]|, j < width. Products in f32,
 // sums in double, in an order that depends neither on threads nor on other work.
@@ -22,4 +23,4 @@ struct ChannelSumsWork {
 void AddChannelSums(Stream& stream, int64_t head_dim, int64_t width,
                     std::span<const ChannelSumsWork> work);
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

@@ -6,7 +6,7 @@
 #include "ops/common/scratch.h"
 #include "ops/select/project_cpu.h"
 
-namespace litecache::ops::cpu {
+namespace litecache::lab::ops::cpu {
 namespace {
 
 constexpr int64_t kPieceRows = 96;  // projected at once
@@ -50,4 +50,4 @@ void AddChannelSums(ThreadPool& pool, int64_t head_dim, int64_t width,
   }
 }
 
-}  // namespace litecache::ops::cpu
+}  // namespace litecache::lab::ops::cpu

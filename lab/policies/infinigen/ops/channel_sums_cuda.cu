@@ -2,7 +2,7 @@
 #include "device/cuda/cuda_device.h"
 #include "lab/policies/infinigen/ops/infinigen_cuda.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 constexpr int kMaxDim = 256;
@@ -137,4 +137,4 @@ void ChooseChannels(Stream& stream, const double* sums, int64_t lists, int64_t h
   LC_CUDA_LAUNCHED();
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

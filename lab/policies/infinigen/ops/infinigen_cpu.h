@@ -2,10 +2,11 @@
 #pragma once
 
 #include "base/thread_pool.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/infinigen/ops/channel_sums.h"
 #include "lab/policies/infinigen/ops/margin_select.h"
 
-namespace litecache::ops::cpu {
+namespace litecache::lab::ops::cpu {
 
 void MarginScore(ThreadPool& pool, const ProjectionFormat& format, int64_t group, int64_t head_dim,
                  std::span<MarginScoreWork> work);
@@ -13,4 +14,4 @@ void SelectTopRows(ThreadPool& pool, std::span<TopRowsWork> work);
 void AddChannelSums(ThreadPool& pool, int64_t head_dim, int64_t width,
                     std::span<const ChannelSumsWork> work);
 
-}  // namespace litecache::ops::cpu
+}  // namespace litecache::lab::ops::cpu

@@ -8,12 +8,13 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
+#include "lab/policies/common/namespaces.h"
 #include "ops/attention/listed_cuda.h"
 #include "ops/rows/rows_cuda.h"
 #include "ops/select/projection_select.h"
 #include "ops/slots/litecache_layer_cuda.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 
 // The tables of a step's sequences used here. kChannels: block 0 of its single list has the
 // sequence's channels, int32 [speculated layers][kv_heads][rank], ascending.
@@ -66,4 +67,4 @@ void MarginScore(Stream& stream, const StepView& step, const PartialLayer& layer
                  float alpha, double cap, const Speculation& work, uint32_t* keys, int64_t stride,
                  DeviceHeadCounters* counters);
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -2,7 +2,7 @@
 #include "lab/policies/infinigen/ops/score_teams.cuh"
 #include "ops/select/component_products.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 constexpr int kMaxGroup = 64;
@@ -157,4 +157,4 @@ void MarginScore(Stream& stream, const StepView& step, const PartialLayer& layer
   LC_CUDA_LAUNCHED();
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -4,7 +4,7 @@
 #include "lab/policies/infinigen/ops/infinigen_cpu.h"
 #include "ops/select/selection_check.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 
 void MarginScore(Stream& stream, const ProjectionFormat& format, int64_t group, int64_t head_dim,
                  std::span<MarginScoreWork> work) {
@@ -21,4 +21,4 @@ void SelectTopRows(Stream& stream, std::span<TopRowsWork> work) {
   cpu::SelectTopRows(AsCpu(stream).pool(), work);
 }
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

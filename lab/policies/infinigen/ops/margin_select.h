@@ -6,10 +6,11 @@
 #include <span>
 
 #include "device/device.h"
+#include "lab/policies/common/namespaces.h"
 #include "ops/select/projection_select.h"
 #include "ops/select/selection.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 
 // score_j(t) = scale * components(q_j).components(t), as in ProjectionSelectWork; margin(t) = the
 // largest over the group's query heads j of score_j(t) - (the best score_j of the candidates), so
@@ -35,4 +36,4 @@ struct TopRowsWork {
 };
 void SelectTopRows(Stream& stream, std::span<TopRowsWork> work);
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

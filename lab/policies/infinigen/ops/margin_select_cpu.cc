@@ -8,7 +8,7 @@
 #include "ops/select/projection_cpu.h"
 #include "ops/select/top_k_cpu.h"
 
-namespace litecache::ops::cpu {
+namespace litecache::lab::ops::cpu {
 namespace {
 
 constexpr int64_t kPieceTokens = 2048;  // tokens a thread scores at a time
@@ -91,4 +91,4 @@ void SelectTopRows(ThreadPool& pool, std::span<TopRowsWork> work) {
   });
 }
 
-}  // namespace litecache::ops::cpu
+}  // namespace litecache::lab::ops::cpu

@@ -8,7 +8,7 @@
 #include "ops/rows/paged_rows.cuh"
 #include "ops/slots/litecache_pair.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 constexpr int kTile = 16;  // keys at a time
@@ -197,4 +197,4 @@ void ProjectQueries(Stream& stream, const StepView& step, const PartialLayer& la
   LC_CUDA_LAUNCHED();
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -2,9 +2,10 @@
 // several pairs (SelectTop).
 #pragma once
 
+#include "lab/policies/common/namespaces.h"
 #include "ops/select/litecache_select.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 
 // Scorer as in SelectKernel; keys [pairs][stride] of the candidates from the range's begin on.
 template <class Scorer>
@@ -42,4 +43,4 @@ void LaunchScore(Stream& stream, const StepView& step, const LiteCacheShape& sha
   });
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -1,7 +1,7 @@
 #include "lab/policies/infinigen/ops/select_top_cuda.h"
 #include "ops/select/litecache_select.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 struct TopProblem {
@@ -66,4 +66,4 @@ void SelectTop(Stream& stream, const StepView& step, int64_t kv_heads, const Sel
   });
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

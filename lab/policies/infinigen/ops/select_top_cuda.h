@@ -5,10 +5,11 @@
 #include <cstdint>
 
 #include "device/device.h"
+#include "lab/policies/common/namespaces.h"
 #include "ops/attention/listed_cuda.h"
 #include "ops/step/step_cuda.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 
 // The best of each pair's range, ascending (ties go to the lower position), to selected
 // [pairs][max_selected] and selected_count [pairs]. keys [pairs][stride]: of the candidates from
@@ -18,4 +19,4 @@ void SelectTop(Stream& stream, const StepView& step, int64_t kv_heads, const Sel
                const uint32_t* keys, int64_t stride, int64_t max_candidates, int32_t* selected,
                int32_t* selected_count, int64_t max_selected);
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

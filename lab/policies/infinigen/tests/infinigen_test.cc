@@ -16,7 +16,7 @@
 #include "test_seed.h"
 #include "test_size.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 using ::testing::ElementsAreArray;
@@ -310,4 +310,4 @@ TEST(InfiniGen, WithoutSkewsItSaysHowToGetThem) {
 }
 
 }  // namespace
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -9,7 +9,7 @@
 #include "ops/device_tables_cuda.h"
 #include "test_size.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 using CudaSelectTop = DeviceTableTest;
@@ -57,4 +57,4 @@ TEST_F(CudaSelectTop, TheBestOfEachRange) {
 }
 
 }  // namespace
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -4,7 +4,7 @@
 #include "lab/policies/pqcache/ops/pqcache_cuda.h"
 #include "ops/transfer/move_rows.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
@@ -205,4 +205,4 @@ void PqAdmit(Stream& stream, const StepView& step, const PqLayer& layer, const P
   LC_CUDA_LAUNCHED();
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -4,7 +4,7 @@
 #include "lab/policies/pqcache/ops/pq_select_cpu.h"
 #include "ops/select/selection_check.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 namespace {
 
 void CheckFormat(const PqFormat& format, int64_t head_dim) {
@@ -36,4 +36,4 @@ void PqSelect(Stream& stream, const PqFormat& format, int64_t group, int64_t hea
   cpu::PqSelect(AsCpu(stream).pool(), format, group, head_dim, work);
 }
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

@@ -5,9 +5,10 @@
 #include <span>
 
 #include "device/device.h"
+#include "lab/policies/common/namespaces.h"
 #include "ops/select/selection.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 
 // A key is split into `subspaces` parts of head_dim / subspaces values; the code of a part is the
 // index of one of 2^bits centroids. Stored in blocks of 32 tokens, each [subspaces][32] bytes.
@@ -50,4 +51,4 @@ struct PqSelectWork {
 void PqSelect(Stream& stream, const PqFormat& format, int64_t group, int64_t head_dim,
               std::span<PqSelectWork> work);
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

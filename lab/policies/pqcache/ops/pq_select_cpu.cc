@@ -7,7 +7,7 @@
 #include "ops/common/scratch.h"
 #include "ops/select/softmax_jobs_cpu.h"
 
-namespace litecache::ops::cpu {
+namespace litecache::lab::ops::cpu {
 namespace {
 
 constexpr int64_t kBlock = PqFormat::kBlockTokens;
@@ -97,4 +97,4 @@ void PqSelect(ThreadPool& pool, const PqFormat& format, int64_t group, int64_t h
       });
 }
 
-}  // namespace litecache::ops::cpu
+}  // namespace litecache::lab::ops::cpu

@@ -2,13 +2,14 @@
 #pragma once
 
 #include "base/thread_pool.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/pqcache/ops/pq_select.h"
 
-namespace litecache::ops::cpu {
+namespace litecache::lab::ops::cpu {
 
 void PqEncode(ThreadPool& pool, const PqFormat& format, int64_t head_dim,
               std::span<const PqEncodeWork> work);
 void PqSelect(ThreadPool& pool, const PqFormat& format, int64_t group, int64_t head_dim,
               std::span<PqSelectWork> work);
 
-}  // namespace litecache::ops::cpu
+}  // namespace litecache::lab::ops::cpu

@@ -6,7 +6,7 @@
 #include "ops/rows/paged_rows.cuh"
 #include "ops/select/softmax_select.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 constexpr int kMaxDim = 256;
@@ -203,4 +203,4 @@ void PqSelect(Stream& stream, const StepView& step, const PqLayer& layer, const 
       layer.ranges);
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -6,12 +6,13 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/pqcache/ops/pq_select.h"
 #include "ops/attention/listed_cuda.h"
 #include "ops/slots/litecache_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 
 // The tables of a step's sequences used here. A list of kPqRows has the pages of a head's window,
 // then those of its cached blocks, then those in which its missed rows are staged. kPqCodebooks:
@@ -103,4 +104,4 @@ void PqApply(Stream& stream, const PqUpdates& updates);
 // Copies the layer's admissions, whole blocks of all heads, from the store into their slots.
 void PqAdmit(Stream& stream, const StepView& step, const PqLayer& layer, const PqUpdates& updates);
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

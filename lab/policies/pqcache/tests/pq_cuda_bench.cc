@@ -10,7 +10,7 @@
 #include "ops/select/select_cuda.h"
 #include "ops/slots/litecache_layer_cuda.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 constexpr int32_t kHeadDim = 128, kSink = 4, kBlockTokens = 128;
@@ -102,4 +102,4 @@ void BenchPq(Bench& bench) {
 const BenchTopic kPq("pq", BenchPq);
 
 }  // namespace
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -14,11 +14,12 @@
 #include <utility>
 #include <vector>
 
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/pqcache/diagnosis.h"
 #include "lab/policies/pqcache/options.h"
 #include "lab/tests/life.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // A straightforward LFU: evicts the block with the fewest uses; ties go to the one used longest
 // ago.
@@ -293,4 +294,4 @@ class PqLife final : public Life {
   int64_t indexed_ = 0, dense_ = 0, left_out_ = 0, hits_ = 0, misses_ = 0;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

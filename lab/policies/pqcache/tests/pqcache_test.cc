@@ -18,7 +18,7 @@
 #include "test_seed.h"
 #include "test_size.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 using pqcache::Diagnosis;
@@ -180,4 +180,4 @@ TEST(PqCache, SettingsThatTheHeadsDoNotAllowAreNamed) {
 }
 
 }  // namespace
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -2,9 +2,10 @@
 // index. Does the work of FindThreshold and TakeAbove (team_top_k.cuh) for both in the same passes.
 #pragma once
 
+#include "lab/policies/common/namespaces.h"
 #include "ops/select/team_top_k.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 
 struct BestAndNextShared {
   uint32_t histogram[2][kTopKBins];
@@ -130,4 +131,4 @@ __device__ void TakeBestAndNext(BestAndNextShared& shared, const uint32_t* keys,
   }
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

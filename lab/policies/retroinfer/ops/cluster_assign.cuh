@@ -1,10 +1,11 @@
 #pragma once
 
 // Assigns every token to its centroid, and to its position in cluster order.
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/cluster_problem.cuh"
 #include "ops/common/tensor_core.cuh"
 
-namespace litecache::ops::cuda::clusters {
+namespace litecache::lab::ops::cuda::clusters {
 
 // Clusters counted at a time, and tokens that one block places.
 constexpr int32_t kPlacedClusters = 4096, kPlacedTokens = 1024;
@@ -182,4 +183,4 @@ static __global__ void __launch_bounds__(kThreads)
   }
 }
 
-}  // namespace litecache::ops::cuda::clusters
+}  // namespace litecache::lab::ops::cuda::clusters

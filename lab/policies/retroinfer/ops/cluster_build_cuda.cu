@@ -13,7 +13,7 @@
 #include "lab/policies/retroinfer/ops/cluster_problem.cuh"
 #include "lab/policies/retroinfer/ops/cluster_rows.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 using namespace clusters;
@@ -219,4 +219,4 @@ void RestoreTokenOrder(Stream& stream, const ClusterBuildWork& work) {
   LC_CUDA_LAUNCHED();
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -6,9 +6,10 @@
 #include <cstdint>
 
 #include "device/device.h"
+#include "lab/policies/common/namespaces.h"
 #include "ops/common/row_format.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 
 // A sequence's lists of rows: row r of list i is in page pages[r / page_rows * lists + i]. With a
 // ring, token t is row t < sink ? t : sink + t % ring.
@@ -68,4 +69,4 @@ inline void StoreClusters(Stream& stream, const ClusterBuildWork& work) {
 // Reverts this: brings the rows back into token order. `source` is the store.
 void RestoreTokenOrder(Stream& stream, const ClusterBuildWork& work);
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -2,10 +2,11 @@
 
 // Centred keys, initial centroids, and the update of centroids in an iteration. Sums are in f64,
 // where sums of bf16 values are exact.
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/cluster_problem.cuh"
 #include "ops/common/tensor_core.cuh"
 
-namespace litecache::ops::cuda::clusters {
+namespace litecache::lab::ops::cuda::clusters {
 
 // Number of a cluster's tokens that its own warp sums; the whole block sums the rest.
 constexpr int32_t kOwnTokens = 64;
@@ -229,4 +230,4 @@ __global__ void __launch_bounds__(kThreads, 4)
   for (int k = 0; k < 8; ++k) WriteCentroid(p, s, c, lane * 8 + k, value[k] * factor);
 }
 
-}  // namespace litecache::ops::cuda::clusters
+}  // namespace litecache::lab::ops::cuda::clusters

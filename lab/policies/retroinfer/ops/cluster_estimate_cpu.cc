@@ -9,7 +9,7 @@
 #include "ops/common/scratch.h"
 #include "ops/select/group_softmax_cpu.h"
 
-namespace litecache::ops::cpu {
+namespace litecache::lab::ops::cpu {
 namespace {
 
 constexpr int64_t kAhead = 8;  // number of rows prefetched
@@ -69,4 +69,4 @@ void ClusterEstimate(ThreadPool& pool, int64_t group, std::span<const ClusterEst
   });
 }
 
-}  // namespace litecache::ops::cpu
+}  // namespace litecache::lab::ops::cpu

@@ -9,7 +9,7 @@
 #include "ops/common/overlap.cuh"
 #include "ops/common/tensor_core.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
@@ -246,4 +246,4 @@ void MergeEstimate(Stream& stream, const StepView& step, const WaveShape& shape,
                     out.data, out.stride, out.dtype == DType::kBF16);
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

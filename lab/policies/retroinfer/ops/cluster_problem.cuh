@@ -6,10 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/cluster_build_cuda.h"
 #include "ops/transfer/move_rows.cuh"
 
-namespace litecache::ops::cuda::clusters {
+namespace litecache::lab::ops::cuda::clusters {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
@@ -102,4 +103,4 @@ __device__ __forceinline__ float Element(const RowFormat& format, const std::byt
              : reinterpret_cast<const float*>(row)[i];
 }
 
-}  // namespace litecache::ops::cuda::clusters
+}  // namespace litecache::lab::ops::cuda::clusters

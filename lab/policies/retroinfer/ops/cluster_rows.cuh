@@ -1,9 +1,10 @@
 #pragma once
 
 // Copies rows between the store and the device, in token order or in cluster order.
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/cluster_problem.cuh"
 
-namespace litecache::ops::cuda::clusters {
+namespace litecache::lab::ops::cuda::clusters {
 
 // Number of blocks that read the store over the link (its rate by the number of blocks:
 // lab/notes/gpu/transfer.md).
@@ -73,4 +74,4 @@ static __global__ void __launch_bounds__(kLinkThreads, 1)
   }
 }
 
-}  // namespace litecache::ops::cuda::clusters
+}  // namespace litecache::lab::ops::cuda::clusters

@@ -7,7 +7,7 @@
 #include "ops/select/row_scores_cpu.h"
 #include "ops/select/softmax_jobs_cpu.h"
 
-namespace litecache::ops::cpu {
+namespace litecache::lab::ops::cpu {
 namespace {
 
 constexpr int64_t kPieceClusters = 1024;  // scored by a thread at a time
@@ -100,4 +100,4 @@ void ClusterSelect(ThreadPool& pool, int64_t group, std::span<ClusterSelectWork>
   });
 }
 
-}  // namespace litecache::ops::cpu
+}  // namespace litecache::lab::ops::cpu

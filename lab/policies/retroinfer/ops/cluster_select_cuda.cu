@@ -11,7 +11,7 @@
 #include "ops/common/vectors.cuh"
 #include "ops/select/softmax_select.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 constexpr int kScoreThreads = 128;
@@ -359,4 +359,4 @@ void SelectClusters(Stream& stream, const StepView& step, const WaveShape& shape
   }
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

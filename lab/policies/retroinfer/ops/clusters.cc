@@ -6,7 +6,7 @@
 #include "device/cpu/cpu_device.h"
 #include "lab/policies/retroinfer/ops/clusters_cpu.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 namespace {
 
 // Enough to make a thread worth its merge, and few enough to keep merges small.
@@ -44,4 +44,4 @@ void ClusterEstimate(Stream& stream, int64_t group, std::span<const ClusterEstim
   cpu::ClusterEstimate(AsCpu(stream).pool(), group, work);
 }
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

@@ -7,9 +7,10 @@
 #include <span>
 
 #include "device/device.h"
+#include "lab/policies/common/namespaces.h"
 #include "ops/common/row_format.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 
 // Clusters of one (sequence, layer, KV head). Cluster c is in page c / page_clusters: first the
 // page's rows [centroid | sum of the values] in `format` (bf16 or f32), then an int32 per row: the
@@ -69,4 +70,4 @@ void ClusterEstimate(Stream& stream, int64_t group, std::span<const ClusterEstim
 // Depends only on the count, and so do the results.
 int64_t EstimateStates(int64_t count);
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

@@ -2,11 +2,12 @@
 #pragma once
 
 #include "base/thread_pool.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/clusters.h"
 
-namespace litecache::ops::cpu {
+namespace litecache::lab::ops::cpu {
 
 void ClusterSelect(ThreadPool& pool, int64_t group, std::span<ClusterSelectWork> work);
 void ClusterEstimate(ThreadPool& pool, int64_t group, std::span<const ClusterEstimateWork> work);
 
-}  // namespace litecache::ops::cpu
+}  // namespace litecache::lab::ops::cpu

@@ -4,7 +4,7 @@
 #include "lab/policies/retroinfer/ops/force_clusters_cuda.h"
 #include "lab/policies/retroinfer/ops/wave_pair.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 // One block per pair. taken: one bit per cluster, for the estimated ones, which are written in
@@ -85,4 +85,4 @@ void ForceClusters(Stream& stream, const StepView& step, const WaveShape& shape,
   LC_CUDA_LAUNCHED();
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

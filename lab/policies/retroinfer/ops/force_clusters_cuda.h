@@ -3,9 +3,10 @@
 #pragma once
 
 #include "lab/forced/force_clusters.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 
 // One layer's forced clusters, in device memory.
 struct ForcedClusters {
@@ -20,4 +21,4 @@ struct ForcedClusters {
 void ForceClusters(Stream& stream, const StepView& step, const WaveShape& shape,
                    const WaveLayer& layer, const ForcedClusters& forced);
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -9,9 +9,10 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
+#include "lab/policies/common/namespaces.h"
 #include "ops/step/step_cuda.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 
 // The index data of a step's sequence, in device memory. Lists: (layer, KV head) pairs.
 struct WaveSequence {
@@ -139,4 +140,4 @@ void MergeEstimate(Stream& stream, const StepView& step, const WaveShape& shape,
 void AdmitClusters(Stream& stream, const StepView& step, const WaveShape& shape,
                    const WaveLayer& layer, uint64_t deadline_ns);
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

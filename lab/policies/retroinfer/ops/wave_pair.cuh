@@ -4,12 +4,13 @@
 
 #include <cuda_bf16.h>
 
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
 #include "ops/rows/paged_rows.cuh"
 #include "ops/select/block_sum.cuh"
 #include "ops/slots/litecache_pair.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 
 // Element i of a row: K first, then V.
 __device__ __forceinline__ float WaveElement(const RowFormat& format, const std::byte* row,
@@ -65,4 +66,4 @@ __device__ inline void RecordChoice(const WaveShape& shape, const WaveLayer& lay
   for (int32_t i = thread; i < tell; i += kThreads) told[i] = id_at(i);
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -10,7 +10,7 @@
 #include "ops/transfer/move_rows.cuh"
 #include "ops/transfer/system_flags.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 constexpr int kListThreads = 1024;  // one warp per cluster, whose loads depend on each other
@@ -282,4 +282,4 @@ void AdmitClusters(Stream& stream, const StepView& step, const WaveShape& shape,
   LC_CUDA_LAUNCHED();
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -11,7 +11,7 @@
 #include "ops/paged_lists_cuda.h"
 #include "test_seed.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 struct Case {
@@ -285,4 +285,4 @@ INSTANTIATE_TEST_SUITE_P(
         Case{RowEncoding::kF32, 96, 64, 64, 1, 2}));
 
 }  // namespace
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

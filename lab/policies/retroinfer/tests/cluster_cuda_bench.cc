@@ -9,7 +9,7 @@
 #include "lab/policies/retroinfer/ops/cluster_build_cuda.h"
 #include "ops/bench_tables_cuda.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 constexpr int32_t kHeadDim = 128, kClusterTokens = 16, kSegment = 8192, kIterations = 10;
@@ -62,4 +62,4 @@ void BenchClusters(Bench& bench) {
 const BenchTopic kClusters("clusters", BenchClusters);
 
 }  // namespace
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -12,7 +12,7 @@
 #include "ops/paged_testing.h"
 #include "relative_error.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 namespace {
 
 struct Case {
@@ -284,4 +284,4 @@ INSTANTIATE_TEST_SUITE_P(All, Clusters,
                                            Case{4, RowEncoding::kBF16, 40, 21}));
 
 }  // namespace
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

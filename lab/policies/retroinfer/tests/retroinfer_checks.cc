@@ -8,7 +8,7 @@
 #include "lab/policies/retroinfer/options.h"
 #include "lab/policies/retroinfer/tests/retroinfer_driver.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 double Dot(const float* q, const std::vector<double>& key) {
@@ -209,4 +209,4 @@ void RetroDriver::CheckPrefill(const StepSequence& part, int64_t layer, const fl
   }
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -8,7 +8,7 @@
 #include "kv/device_test.h"
 #include "lab/policies/retroinfer/options.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 // Rounded as in the engine's storage.
@@ -331,4 +331,4 @@ void RetroDriver::Abandon(const std::vector<RetroPart>& parts, int64_t layers) {
   RunRetro(machine_.compute(), *cache_, *stream_, step, inputs, layers);
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -15,11 +15,12 @@
 
 #include "device/machine.h"
 #include "kv/cache_plan.h"
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/options.h"
 #include "lab/policies/retroinfer/policy.h"
 #include "lab/policies/retroinfer/wave_cache.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // For whatever policy the options name.
 inline std::unique_ptr<CachePlan> PlanRetroCache(const Layout& layout, const KvOptions& options,
@@ -152,4 +153,4 @@ class RetroDriver {
   uint64_t overflows_ = 0;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -11,7 +11,7 @@
 #include "lab/policies/retroinfer/tests/retroinfer_driver.h"
 #include "test_seed.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 class RetroBudget : public DeviceTest {};
@@ -162,4 +162,4 @@ TEST_P(RetroCancel, TheCacheMayEndAtAnyMoment) {
 }
 
 }  // namespace
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -15,7 +15,7 @@
 #include "lab/policies/retroinfer/shape.h"
 #include "test_seed.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 // ---- block cache ----
@@ -336,4 +336,4 @@ TEST(RetroShape, RoomIsEnoughForAnyPrompt) {
 }
 
 }  // namespace
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -15,7 +15,7 @@
 #include "lab/policies/retroinfer/tests/retroinfer_driver.h"
 #include "test_seed.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 class RetroPolicy : public DeviceTest {};
@@ -264,4 +264,4 @@ TEST(RetroOptions, AreChecked) {
 }
 
 }  // namespace
-}  // namespace litecache::kv
+}  // namespace litecache::lab

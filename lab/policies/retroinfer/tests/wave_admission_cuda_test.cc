@@ -4,7 +4,7 @@
 
 #include "lab/policies/retroinfer/tests/wave_index_cuda.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 class WaveAdmissionTest : public WaveIndex {};
@@ -118,4 +118,4 @@ TEST_P(WaveAdmissionTest, AdmittedRowsAndTables) {
 INSTANTIATE_TEST_SUITE_P(All, WaveAdmissionTest, WaveCases());
 
 }  // namespace
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -10,7 +10,7 @@
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
 #include "ops/bench_tables_cuda.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 constexpr int32_t kHeadDim = 128, kClusterTokens = 16, kBlockTokens = 8;
@@ -148,4 +148,4 @@ void BenchWave(Bench& bench) {
 const BenchTopic kWave("wave", BenchWave);
 
 }  // namespace
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -9,13 +9,14 @@
 #include <utility>
 #include <vector>
 
+#include "lab/policies/common/namespaces.h"
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
 #include "ops/gpu_testing_cuda.h"
 #include "ops/paged_lists_cuda.h"
 #include "test_seed.h"
 #include "test_size.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 
 using Random = std::mt19937_64;
 
@@ -223,4 +224,4 @@ inline auto WaveCases() {
       WaveCase{RowEncoding::kF32, 40, 2, 600, 1, 7});
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -8,7 +8,7 @@
 
 #include "lab/policies/retroinfer/ops/force_clusters_cuda.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 TEST_P(WaveIndex, ChosenAsInDouble) {
@@ -274,4 +274,4 @@ TEST_P(WaveIndex, ForcedClusters) {
 INSTANTIATE_TEST_SUITE_P(All, WaveIndex, WaveCases());
 
 }  // namespace
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda
