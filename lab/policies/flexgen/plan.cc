@@ -9,7 +9,7 @@
 #include "kv/api/policy_settings.h"
 #include "kv/cache_plan.h"
 #include "kv/heads/profile.h"
-#include "kv/offload/offload_cache_cpu.h"
+#include "kv/offload/offload_cache.h"
 #include "kv/step/attention_scratch_cuda.h"
 #include "lab/policies/common/namespaces.h"
 #include "lab/policies/flexgen/options.h"

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "device/sections.h"
 #include "kv/pages/pool_stats.h"
+#include "lab/policies/infinigen/infinigen_cache.h"
 #include "lab/policies/infinigen/options.h"
 
 namespace litecache::lab::infinigen {
@@ -367,6 +368,14 @@ Stats InfiniGenCache::GetStats() const {
   AddPools(device_, &host_, &stats);
   AddLookups(heads_, &stats);
   return stats;
+}
+
+std::unique_ptr<Cache> CreateCpuCache(Device& device, const Shape& shape, const KvOptions& options,
+                                      const Profile* profile, const TierBytes& budget,
+                                      std::shared_ptr<const ForcedSelection> forced) {
+  auto cache = std::make_unique<InfiniGenCache>(device, shape, options, profile, budget);
+  cache->Force(std::move(forced));
+  return cache;
 }
 
 }  // namespace litecache::lab::infinigen

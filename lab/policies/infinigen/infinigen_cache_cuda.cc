@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "kv/litecache/scratch_plan_cuda.h"
 #include "kv/pages/pool_stats.h"
-#include "lab/policies/infinigen/create_infinigen_cache_cuda.h"
+#include "lab/policies/infinigen/infinigen_cache.h"
 #include "lab/policies/infinigen/options.h"
 #include "lab/policies/infinigen/speculation.h"
 #include "ops/attention/attention_cuda.h"

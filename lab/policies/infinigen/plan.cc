@@ -9,10 +9,10 @@
 #include "kv/heads/profile.h"
 #include "kv/with_shape.h"
 #include "lab/forced/forced_selection.h"
-#include "lab/policies/infinigen/create_infinigen_cache_cuda.h"
-#include "lab/policies/infinigen/infinigen_cache_cpu.h"
+#include "lab/policies/infinigen/infinigen_cache.h"
 #include "lab/policies/infinigen/options.h"
 #include "lab/policies/infinigen/policy.h"
+#include "lab/policies/infinigen/speculation.h"
 #include "lab/trace/replays_trace.h"
 #include "ops/attention/attention.h"
 #include "ops/common/available_cuda.h"
@@ -21,7 +21,6 @@
 namespace litecache::lab {
 namespace {
 
-using infinigen::InfiniGenCache;
 using infinigen::Shape;
 using infinigen::Speculation;
 
@@ -84,9 +83,7 @@ class InfiniGenPlan final : public WithShape<CachePlan, Shape>, public ReplaysTr
                                           forced_.get());
       }
     }
-    auto cache = std::make_unique<InfiniGenCache>(device, shape_, options_, profile_.get(), budget);
-    cache->Force(forced_);
-    return cache;
+    return infinigen::CreateCpuCache(device, shape_, options_, profile_.get(), budget, forced_);
   }
   void Replay(std::shared_ptr<const Trace> trace) override {
     forced_ = std::make_shared<const ForcedSelection>(std::move(trace), shape_.layout,

@@ -7,10 +7,9 @@
 #include "kv/heads/profile.h"
 #include "kv/with_shape.h"
 #include "lab/forced/forced_selection.h"
-#include "lab/policies/pqcache/create_pq_cache_cuda.h"
 #include "lab/policies/pqcache/options.h"
 #include "lab/policies/pqcache/policy.h"
-#include "lab/policies/pqcache/pq_cache_cpu.h"
+#include "lab/policies/pqcache/pq_cache.h"
 #include "lab/trace/replays_trace.h"
 #include "ops/attention/attention.h"
 #include "ops/common/available_cuda.h"
@@ -19,7 +18,6 @@
 namespace litecache::lab {
 namespace {
 
-using pqcache::PqCache;
 using pqcache::Shape;
 
 class PqPlan final : public WithShape<CachePlan, Shape>, public ReplaysTrace {
@@ -79,9 +77,7 @@ class PqPlan final : public WithShape<CachePlan, Shape>, public ReplaysTrace {
       if (shape_.on_gpu)
         return pqcache::CreateCudaCache(device, shape_, options_, budget, forced_.get());
     }
-    auto cache = std::make_unique<PqCache>(device, shape_, options_, budget);
-    cache->Force(forced_);
-    return cache;
+    return pqcache::CreateCpuCache(device, shape_, options_, budget, forced_);
   }
   void Replay(std::shared_ptr<const Trace> trace) override {
     forced_ = std::make_shared<const ForcedSelection>(

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "kv/pages/pool_stats.h"
+#include "lab/policies/pqcache/pq_cache.h"
 
 namespace litecache::lab::pqcache {
 namespace {
@@ -142,6 +143,14 @@ Stats PqCache::GetStats() const {
   AddPools(sequences_.device(), &sequences_.host(), &stats);
   AddLookups(heads_, &stats);
   return stats;
+}
+
+std::unique_ptr<Cache> CreateCpuCache(Device& device, const Shape& shape, const KvOptions& options,
+                                      const TierBytes& budget,
+                                      std::shared_ptr<const ForcedSelection> forced) {
+  auto cache = std::make_unique<PqCache>(device, shape, options, budget);
+  cache->Force(std::move(forced));
+  return cache;
 }
 
 }  // namespace litecache::lab::pqcache

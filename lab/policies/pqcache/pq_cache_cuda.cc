@@ -10,7 +10,7 @@
 #include "device/cuda/check.h"
 #include "kv/litecache/scratch_plan_cuda.h"
 #include "kv/pages/pool_stats.h"
-#include "lab/policies/pqcache/create_pq_cache_cuda.h"
+#include "lab/policies/pqcache/pq_cache.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/select/select_cuda.h"
 

@@ -6,12 +6,12 @@
 #include "kv/heads/profile.h"
 #include "kv/with_shape.h"
 #include "lab/forced/forced_selection.h"
-#include "lab/policies/retroinfer/create_retro_cache_cuda.h"
 #include "lab/policies/retroinfer/policy.h"
-#include "lab/policies/retroinfer/retro_cache_cpu.h"
+#include "lab/policies/retroinfer/retro_cache.h"
 #include "lab/policies/retroinfer/shape.h"
 #include "lab/trace/replays_trace.h"
 #include "ops/attention/attention.h"
+#include "ops/attention/row_attention.h"
 #include "ops/common/available_cuda.h"
 #include "ops/select/selection.h"
 
@@ -63,9 +63,7 @@ class RetroPlan final : public WithShape<CachePlan, RetroShape>, public ReplaysT
     if constexpr (ops::cuda::kAvailable) {
       if (shape_.on_gpu) return CreateCudaRetroCache(device, shape_, budget, forced_.get());
     }
-    auto cache = std::make_unique<RetroCache>(device, shape_, budget);
-    cache->Force(forced_);
-    return cache;
+    return CreateCpuRetroCache(device, shape_, budget, forced_);
   }
   void Replay(std::shared_ptr<const Trace> trace) override {
     if (trace->clusters == 0) {

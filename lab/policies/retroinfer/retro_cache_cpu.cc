@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "device/sections.h"
+#include "lab/policies/retroinfer/retro_cache.h"
 
 namespace litecache::lab {
 
@@ -386,6 +387,14 @@ void RetroCache::Prefill(Stream& stream, int64_t layer, const MatrixView& q, con
           .Start(layer, Lists(view.part.id, *view.sequence, layer, /*from_ring=*/false));
     }
   }
+}
+
+std::unique_ptr<Cache> CreateCpuRetroCache(Device& device, const RetroShape& shape,
+                                           const TierBytes& budget,
+                                           std::shared_ptr<const ForcedSelection> forced) {
+  auto cache = std::make_unique<RetroCache>(device, shape, budget);
+  cache->Force(std::move(forced));
+  return cache;
 }
 
 }  // namespace litecache::lab

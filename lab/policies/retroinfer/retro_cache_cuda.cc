@@ -8,7 +8,7 @@
 #include "device/cuda/check.h"
 #include "device/device_error.h"
 #include "kv/transfer/transfer_engine_cuda.h"
-#include "lab/policies/retroinfer/create_retro_cache_cuda.h"
+#include "lab/policies/retroinfer/retro_cache.h"
 #include "ops/linear/linear_cuda.h"
 
 namespace litecache::lab {

@@ -14,7 +14,7 @@
 #include "kv/cache_plan.h"
 #include "kv/kvpr/rates.h"
 #include "kv/kvpr/scheduler.h"
-#include "kv/offload/offload_cache_cpu.h"
+#include "kv/offload/offload_cache.h"
 #include "kv/step/attention_scratch_cuda.h"
 #include "ops/attention/attention.h"
 #include "ops/common/available_cuda.h"

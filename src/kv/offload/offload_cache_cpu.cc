@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "kv/offload/create_offload_cache_cuda.h"
+#include "kv/offload/offload_cache.h"
 #include "ops/attention/attention.h"
 #include "ops/common/available_cuda.h"
 

@@ -89,9 +89,4 @@ class OffloadCache final : public OffloadBase {
   Link link_;  // declared last: its thread uses the other members
 };
 
-// Creates the cache for the device that the shape was made for: an OffloadCache, or one on a GPU.
-std::unique_ptr<Cache> CreateOffloadCache(Device& device, const std::string& policy,
-                                          const Shape& shape, std::optional<Recompute> recompute,
-                                          const TierBytes& budget);
-
 }  // namespace litecache::kv::offload

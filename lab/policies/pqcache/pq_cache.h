@@ -1,4 +1,4 @@
-// Policy `pqcache` on a GPU, without including its parts.
+// The caches of policy `pqcache`, without their parts.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,11 @@ namespace litecache::lab::pqcache {
 uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens,
                           std::string_view transfer);
 
-// device: a CudaDevice. forced: may be null. Throws Unsupported for options that only the CPU
+// forced: the rows to select; may be null.
+std::unique_ptr<Cache> CreateCpuCache(Device& device, const Shape& shape, const KvOptions& options,
+                                      const TierBytes& budget,
+                                      std::shared_ptr<const ForcedSelection> forced);
+// device: a CudaDevice. forced: as above. Throws Unsupported for options that only the CPU
 // supports.
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
                                        const TierBytes& budget, const ForcedSelection* forced);

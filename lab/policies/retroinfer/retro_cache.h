@@ -1,4 +1,4 @@
-// Policy `retroinfer` on a GPU, without including its parts.
+// The caches of policy `retroinfer`, without their parts.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,10 @@ namespace litecache::lab {
 // Device memory for up to `sequences` sequences of up to `tokens` tokens, besides the tiers.
 uint64_t CudaRetroScratchBytes(const RetroShape& shape, int64_t sequences, int64_t tokens);
 
+// forced: null, or the clusters to select.
+std::unique_ptr<Cache> CreateCpuRetroCache(Device& device, const RetroShape& shape,
+                                           const TierBytes& budget,
+                                           std::shared_ptr<const ForcedSelection> forced);
 // device: a CudaDevice; shape: for a GPU. forced: null, or the clusters to select.
 std::unique_ptr<Cache> CreateCudaRetroCache(Device& device, const RetroShape& shape,
                                             const TierBytes& budget, const ForcedSelection* forced);

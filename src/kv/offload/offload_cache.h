@@ -1,4 +1,4 @@
-// Caches that bring whole contexts from the host (policy `kvpr`), on a GPU.
+// Caches that transfer whole contexts from the host (policy `kvpr`), without their parts.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,11 @@
 
 namespace litecache::kv::offload {
 
-// device: a CudaDevice; shape: made for a GPU.
+// Creates the cache for the device that the shape was made for.
+std::unique_ptr<Cache> CreateOffloadCache(Device& device, const std::string& policy,
+                                          const Shape& shape, std::optional<Recompute> recompute,
+                                          const TierBytes& budget);
+// Its part for GPUs. device: a CudaDevice; shape: made for a GPU.
 std::unique_ptr<Cache> CreateCudaOffloadCache(Device& device, std::string policy,
                                               const Shape& shape,
                                               std::optional<Recompute> recompute,

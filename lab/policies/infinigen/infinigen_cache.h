@@ -1,4 +1,4 @@
-// Policy `infinigen` on a GPU, without including its parts.
+// The caches of policy `infinigen`, without their parts.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,11 @@ namespace litecache::lab::infinigen {
 uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens,
                           std::string_view transfer);
 
-// device: a CudaDevice. forced: may be null. As Speculation for the profile; throws Unsupported for
-// options that only the CPU supports.
+// forced: the rows to select; may be null. profile: as for Speculation.
+std::unique_ptr<Cache> CreateCpuCache(Device& device, const Shape& shape, const KvOptions& options,
+                                      const Profile* profile, const TierBytes& budget,
+                                      std::shared_ptr<const ForcedSelection> forced);
+// The same for a CudaDevice. Throws Unsupported for options that only the CPU supports.
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
                                        const Profile* profile, const TierBytes& budget,
                                        const ForcedSelection* forced);
