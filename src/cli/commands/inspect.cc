@@ -198,6 +198,7 @@ class InspectCommand final : public Command {
     }
     const double bits = values > 0 ? 8 * static_cast<double>(all.bytes) / values : 0;
     std::vector<std::string> parts;
+    parts.reserve(types.size());
     for (const auto& [type, sum] : types) {
       parts.push_back(fmt::format("{} {} in {} tensor{}", FormatBytes(sum.bytes), type, sum.tensors,
                                   sum.tensors == 1 ? "" : "s"));
