@@ -81,7 +81,7 @@ std::string ProfileText(const profile::ProfilerResult& result,
                         const ProfileReportOptions& options) {
   const Profile& p = result.profile;
   std::string text = fmt::format(
-      "{} windows of up to {} tokens, {} lookups a head, budget {:.3g}%\n"
+      "{} windows of up to {} tokens, {} lookups per head, budget {:.3g}%\n"
       "threshold, hits: fitted to keep {:.4g}% of the attention mass that fresh rows would "
       "hold\n\n",
       result.windows, p.curve_context, result.lookups, 100 * p.curve_budget, 100 * options.keep);

@@ -71,7 +71,7 @@ std::string Summary(const std::vector<RequestResult>& results, double seconds,
                        WithRate(Rate(generated, seconds)), FormatSeconds(seconds));
   }
   if (drafts.passes > 0) {
-    text += fmt::format("drafted {} | accepted {} | {:.2f} tokens a pass\n",
+    text += fmt::format("drafted {} | accepted {} | {:.2f} tokens per pass\n",
                         Plural(drafts.drafted, "token"), drafts.accepted, drafts.tokens_per_pass());
   }
   return text +

@@ -17,7 +17,7 @@ Rows EngineRows() {
           "there "
           "is one, else the CPU",
           {.values = "auto, cpu, cuda, cuda:N", .common = true}),
-      Row("threads", &O::threads, Whole(0, 4096), "CPU threads; 0: one a core",
+      Row("threads", &O::threads, Whole(0, 4096), "CPU threads; 0: one per core",
           {.flag = "-t,--threads"}),
       Row("memory", &O::memory, Bytes(),
           "Memory for weights, KV cache and buffers together; with a GPU, the host's memory alone; "
@@ -67,9 +67,10 @@ Rows PrefixRows() {
           "the memory is needed",
           {.common = true}),
       Row("prefix_store", &O::prefix_store, Text("DIR"),
-          "Keep that KV in this directory as well, for after a restart; one process a directory"),
+          "Keep that KV in this directory as well, for use after a restart; one process per "
+          "directory"),
       Row("prefix_store_bytes", &O::prefix_store_bytes, Bytes(),
-          "The most that --prefix-store may hold; what was used longest ago goes first",
+          "Largest size of --prefix-store; what was used least recently is removed first",
           {.flag = "--prefix-store-size"}),
   };
 }

@@ -246,7 +246,8 @@ class EvalRunCommand final : public Command {
     }
     if (suite_ == "longbench") {
       if (suite_options_.data.empty()) {
-        throw UsageError("--suite longbench needs --data DIR, the directory of its published files");
+        throw UsageError(
+            "--suite longbench needs --data DIR, the directory of its published files");
       }
       return eval::LongBenchGroups(suite_options_, tokenizer_);
     }

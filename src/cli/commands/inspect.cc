@@ -203,7 +203,7 @@ class InspectCommand final : public Command {
       parts.push_back(fmt::format("{} {} in {} tensor{}", FormatBytes(sum.bytes), type, sum.tensors,
                                   sum.tensors == 1 ? "" : "s"));
     }
-    report->text += fmt::format("  {:<14}{:.2f} bits a weight: {}\n", "files", bits, Join(parts));
+    report->text += fmt::format("  {:<14}{:.2f} bits per weight: {}\n", "files", bits, Join(parts));
     report->json["bits_per_weight"] = bits;
   }
 

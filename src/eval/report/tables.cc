@@ -105,7 +105,7 @@ Table PerplexityTable(const Summary& summary, int64_t length,
   const auto full = by_configuration.find(kBaseline);
   const WindowSummary& any = by_configuration.begin()->second;
   table.note = fmt::format(
-      "The last {} tokens of {} windows, one a step. KL: divergence from full attention's "
+      "The last {} tokens of {} windows, one per step. KL: divergence from full attention's "
       "next-token distributions, in nats.",
       any.tokens / std::max<int64_t>(any.windows, 1), any.windows);
   table.head = {"configuration", "perplexity", "to full",   "KL mean",

@@ -110,7 +110,7 @@ int main(int argc, char** argv) {
   app.add_option("--format", arguments.format, "--bulk: json, or tokens (binary)")
       ->check(CLI::IsMember({"json", "tokens"}));
   app.add_option("--chars-per-token", arguments.chars_per_token, "Estimate without --tokenizer");
-  app.add_option("--threads", arguments.threads, "Threads; 0: one a core");
+  app.add_option("--threads", arguments.threads, "Threads; 0: one per core");
   app.add_option("--output", arguments.output, "File; standard output if absent");
   app.add_flag("--bulk", arguments.bulk, "Training documents with answers");
   app.add_option("--questions", arguments.questions, "--bulk: questions a document, at most");
