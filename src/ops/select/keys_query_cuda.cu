@@ -5,20 +5,22 @@
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr int kInFlight = 32;                          // factors that a thread loads at once
+constexpr int kInFlight = 64;                          // factors that a thread loads at once
 constexpr int kMostWords = kChainWords / 2;            // of a key: 4 bits of 256 channels
 constexpr int kWordsAWarp = kMostWords / kChainWarps;  // of a token of the first block
 constexpr int32_t kFloatsALine = 128 / sizeof(float);
 
 struct QueryShared {
   float4 query[kMaxKeysDim / 4];
+  float parts[kChainThreads];
   uint32_t bytes[kChainWords];
   float warp_largest[kChainWarps];
   int32_t warp_sums[kChainWarps];
   int32_t products[kKeysBlock];  // of the first block's keys
 };
 
-// A block rotates a query head; a thread has a channel.
+// A block rotates a query head; a thread has a channel, or a part of its sum: beside products,
+// which keep the memory busy, a load takes microseconds, so that all of them are in flight at once.
 __global__ void __launch_bounds__(kChainThreads, 3) KeysQueryKernel(
     const __grid_constant__ StepView step, const __grid_constant__ LiteCacheShape shape,
     const __grid_constant__ LiteCacheLayer layer, const __grid_constant__ SelectSource source,
@@ -57,6 +59,10 @@ __global__ void __launch_bounds__(kChainThreads, 3) KeysQueryKernel(
     }
     scale = __half2float(KeyScalesOf(layout, block)[lane]);
   }
+  const int32_t columns = d <= 64 ? 64 : d <= 128 ? 128 : 256, parts = kChainThreads / columns;
+  const int32_t column = thread % columns, part = thread / columns;
+  const int32_t a_part = (d + 4 * parts - 1) / (4 * parts) * 4,
+                part_end = min(d, (part + 1) * a_part);
   const int32_t padded = (group + 7) / 8 * 8;
   for (int32_t j = first; j < padded; j += blocks) {
     if (j >= group) {
@@ -72,13 +78,12 @@ __global__ void __launch_bounds__(kChainThreads, 3) KeysQueryKernel(
     if (thread < kKeysBlock) shared.products[thread] = 0;
     __syncthreads();
     float x = 0;
-    if (thread < d) {
-      const float* column = rotation + thread;
-      for (int32_t c0 = 0; c0 < d; c0 += kInFlight) {
+    if (column < d) {
+      for (int32_t c0 = part * a_part; c0 < part_end; c0 += kInFlight) {
         float factor[kInFlight];
 #pragma unroll
         for (int i = 0; i < kInFlight; ++i) {
-          factor[i] = c0 + i < d ? __ldg(column + (c0 + i) * layout.stride) : 0;
+          factor[i] = c0 + i < part_end ? __ldg(rotation + (c0 + i) * layout.stride + column) : 0;
         }
 #pragma unroll
         for (int i = 0; i < kInFlight; i += 4) {
@@ -89,6 +94,12 @@ __global__ void __launch_bounds__(kChainThreads, 3) KeysQueryKernel(
           x = fmaf(factor[i + 3], q.w, x);
         }
       }
+    }
+    if (parts > 1) {
+      shared.parts[thread] = x;
+      __syncthreads();
+      for (int32_t p = 1; part == 0 && p < parts; ++p) x += shared.parts[p * columns + column];
+      if (part > 0) x = 0;
     }
     const float of_warp = WarpMax(isfinite(x) ? fabsf(x) : INFINITY);
     if (lane == 0) shared.warp_largest[warp] = of_warp;
