@@ -19,15 +19,15 @@ namespace litecache {
 struct KvBudget {
   double share = 0.10;  // used when tokens == 0; in (0, 1]
   int64_t tokens = 0;   // rows, independent of the context
-  // Above 0: the share holds up to this context, beyond it rows grow with the context's square
-  // root. The rows that a head needs for the same divergence grow more slowly than that.
+  // Above 0: the share is that of this context, and rows grow with the context's square root. The
+  // rows that a head needs for the same divergence grow more slowly than that.
   int64_t share_context = 0;
   // A selection takes the rows that hold at least an average candidate's share of the head's
   // attention: at most those above, at least a tenth of them.
   bool by_need = false;
 
-  // Parses "10%", "0.1" (a share), "10%@8k" (a share up to 8,192 tokens, beyond them growing with
-  // the square root), "2048" or "4k" (tokens), or "auto": by need, at most 20%. Throws
+  // Parses "10%", "0.1" (a share), "10%@8k" (a share of 8,192 tokens, growing and shrinking with
+  // the context's square root), "2048" or "4k" (tokens), or "auto": by need, at most 20%. Throws
   // InvalidArgument, which names `who`.
   static KvBudget Parse(const std::string& text, std::string_view who = "KV budget");
   // The most rows for a sequence of `context` tokens, at least 1: ceil(share * context),
@@ -71,8 +71,8 @@ struct KvOptions {
   std::string policy = "full";  // one of KvPolicies(); for an engine "auto", too (option_table.cc)
 
   // ---- policy litecache: QSAC (LiteCache section 4) ----
-  KvBudget budget;             // top-k rows per head
-  int64_t sink_tokens = 4;     // first tokens, always attended
+  KvBudget budget = {.share = 0.15, .share_context = 8192};  // top-k rows per head
+  int64_t sink_tokens = 4;                                   // first tokens, always attended
   int64_t recent_tokens = 64;  // last tokens, including the newest, always attended
   // Tokens that have left the recent window since a head's last refresh stay attended until its
   // next one, at most this many: a retrieval could select them, reused rows cannot contain them. 0:
@@ -98,8 +98,8 @@ struct KvOptions {
   // predicted, since nothing hides its transfers.
   std::string resident_heads = "0";
   bool resident_first_layer = true;
-  bool resident_full_attention = false;  // resident heads attend every row instead of their top-k
-  double epsilon = 0.1;                  // tolerance of the reuse difficulty (CLO eq. 11)
+  bool resident_full_attention = true;  // resident heads attend every row instead of their top-k
+  double epsilon = 0.1;                 // tolerance of the reuse difficulty (CLO eq. 11)
   // Number of leading layers that are resident and attend every row.
   int64_t dense_layers = 0;
   // How many layers ahead rows are looked up and fetched, with a query predicted from the input of
@@ -112,7 +112,10 @@ struct KvOptions {
   // The least threshold of that check for rows chosen with this step's prediction: an error of a
   // prediction costs more attention mass than a step of time that turns the query as far
   // (lab/notes/accuracy.md).
-  double prediction_eta = 0.95;
+  double prediction_eta = 0.9;
+  // By how much the check's threshold is below the head's: a head is refreshed with a predicted
+  // query, which is hidden behind the layers before, rather than after the check, which is not.
+  double prediction_margin = 0.03;
 
   // ---- retriever ----
   std::string retriever = "auto";  // exact | hata | keys | keys2 | quest | loki | auto: keys
@@ -129,8 +132,8 @@ struct KvOptions {
   // Slots per head as a multiple of its budget, >= 1: deselected rows stay until their slot is
   // needed.
   double slots = 1.0;
-  // auto (as on the device) | fp8 | int8, with a scale per row | int4, with a minimum and a step
-  // per group of 64 values.
+  // auto (int8 on a GPU with bf16 rows, otherwise full) | full (as on the device) | fp8 | int8,
+  // with a scale per row | int4, with a minimum and a step per group of 64 values.
   std::string host_rows = "auto";
   // How rows are transferred to a GPU (policies.md): gpu-pull (kernels read them) | cpu-push (CPU
   // threads write the rows that the GPU requests) | copy (gathered and copied between kernels) |

@@ -124,7 +124,7 @@ TEST(TraceReplay, CountsWhatTheCacheCounts) {
                           .Predicted(layer, heads.sources[static_cast<size_t>(layer)]),
              .kv_head = head,
              .q_heads = q_heads,
-             .prediction_tau = 0.5f,
+             .check = kv::PredictionCheck{0.5f, 0.03f},
              .importance = heads.importance.data() + layer * config.q_heads + q_heads.front(),
              .tau = heads.at(layer, head).tau,
              .slots_factor = slots},

@@ -34,8 +34,8 @@ TEST(TraceReplay, IsQsacOnTheRecordedSteps) {
   for (int round = 0; round < 60; ++round) {
     const Trace t = RandomTrace(random);
     std::uniform_real_distribution<float> tau(-1, 1);
-    std::optional<float> prediction_tau;
-    if (round % 3 != 0) prediction_tau = tau(random);
+    std::optional<PredictionCheck> check;
+    if (round % 3 != 0) check = {.least_tau = tau(random), .margin = round % 2 == 0 ? 0.0f : 0.2f};
     const int64_t group = t.group();
     const Layout layout{t.layers, t.q_heads, t.kv_heads, 16};
     HeadPlan plan;
@@ -51,8 +51,7 @@ TEST(TraceReplay, IsQsacOnTheRecordedSteps) {
     }
     ops::SlotWindows<int64_t> windows;
     if (round % 2 == 1) windows.slots_factor = 1.5;
-    const ForcedReuse reuse =
-        ReplayReuse(t, layout, plan, windows, ops::Aggregation::kMin, prediction_tau);
+    const ForcedReuse reuse = ReplayReuse(t, layout, plan, windows, ops::Aggregation::kMin, check);
     const TraceMap map(t, layout);
     const auto order = ForthAndBack(t.steps);
     const auto period = static_cast<int64_t>(order.size());
@@ -105,13 +104,13 @@ TEST(TraceReplay, IsQsacOnTheRecordedSteps) {
         refresh(label);
         // Returns whether the query hits; compares the result if it is one of the second round,
         // which starts in the state at the end of the first.
-        const auto look_up = [&](TraceQuery q, float least_tau, const ops::ForcedHead& forced,
-                                 bool compare) {
+        const auto look_up = [&](TraceQuery q, float margin, float least_tau,
+                                 const ops::ForcedHead& forced, bool compare) {
           float least = 2;
           for (int64_t j = 0; j < group; ++j) {
             least = std::min(least, t.Cosine(place.layer, head * group + j, q, label));
           }
-          const bool hit = least > std::max(plan.at(layer, head).tau, least_tau);
+          const bool hit = least > std::max(plan.at(layer, head).tau - margin, least_tau);
           if (compare) {
             EXPECT_EQ(forced.hit, hit ? 1 : 0);
           }
@@ -126,9 +125,11 @@ TEST(TraceReplay, IsQsacOnTheRecordedSteps) {
         for (int64_t step = 0; step < 2 * period; ++step) {
           const int64_t now = order[static_cast<size_t>((step + offset) % period)];
           const bool compare = step >= period;
-          const bool hit = look_up({now, place.distance}, -1, reuse.heads[at(step)], compare);
-          if (place.distance > 0 && prediction_tau) {
-            ++(look_up({now, 0}, hit ? -1 : *prediction_tau, reuse.checks[at(step)], compare)
+          const bool checks = place.distance > 0 && check;
+          const bool hit = look_up({now, place.distance}, 0, -1, reuse.heads[at(step)], compare);
+          if (checks) {
+            const float least_tau = hit ? -1 : check->least_tau;
+            ++(look_up({now, 0}, check->margin, least_tau, reuse.checks[at(step)], compare)
                    ? confirmed
                    : corrected);
           } else {

@@ -18,7 +18,7 @@ bool ReplayTrace(CachePlan* plan, std::shared_ptr<const Trace> trace) {
   if (overridable == nullptr) return false;
   overridable->SetOverride(std::make_shared<const ReuseOverride>(
       ReplayReuse(*trace, plan->layout(), *plan->heads(), overridable->windows(),
-                  overridable->aggregation(), overridable->prediction_tau())));
+                  overridable->aggregation(), overridable->prediction_check())));
   return true;
 }
 
@@ -153,11 +153,13 @@ ops::ForcedHead HeadReplay::LookUp(TraceQuery q, float tau) {
 HeadReplay::Result HeadReplay::Step(int64_t step) {
   Result result;
   const int64_t distance = settings_.place.distance;
+  const bool checks = distance > 0 && settings_.check;
   result.lookup = LookUp({step, distance}, settings_.tau);
-  if (distance > 0 && settings_.prediction_tau) {
+  if (checks) {
     // Rows that this step's prediction has chosen.
     const bool chosen = result.lookup.hit == 0;
-    const float tau = std::max(settings_.tau, chosen ? *settings_.prediction_tau : -1);
+    const float tau =
+        std::max(settings_.tau - settings_.check->margin, chosen ? settings_.check->least_tau : -1);
     result.check = LookUp({step, 0}, tau);
   }
   return result;
@@ -165,7 +167,7 @@ HeadReplay::Result HeadReplay::Step(int64_t step) {
 
 ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan& heads,
                         const ops::SlotWindows<int64_t>& windows, ops::Aggregation aggregation,
-                        std::optional<float> prediction_tau) {
+                        std::optional<PredictionCheck> check) {
   if (windows.by_need && !trace.by_need) {
     throw InvalidArgument(
         "the trace was recorded with a budget of {}%; record one with --kv-budget auto, or replay "
@@ -192,7 +194,7 @@ ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan
           {.place = map.Predicted(layer, source),
            .kv_head = map.Head(head),
            .q_heads = std::move(q_heads),
-           .prediction_tau = prediction_tau,
+           .check = check,
            .aggregation = aggregation,
            .importance = heads.importance.data() + layer * layout.q_heads + head * group,
            .tau = settings.tau,

@@ -18,6 +18,7 @@
 #include "kv/cache.h"
 #include "kv/heads/head_plan.h"
 #include "kv/heads/profile.h"
+#include "kv/litecache/result_override.h"
 #include "lab/forced/forced_reuse.h"
 #include "lab/trace/trace.h"
 #include "ops/reuse/qsac_lookup.h"
@@ -64,10 +65,9 @@ class HeadReplay {
  public:
   struct Settings {
     TraceMap::Place place;
-    int64_t kv_head = 0;           // of the trace
-    std::vector<int64_t> q_heads;  // of the trace, one for each of the group
-    // As OverridablePlan::prediction_tau().
-    std::optional<float> prediction_tau;
+    int64_t kv_head = 0;                   // of the trace
+    std::vector<int64_t> q_heads;          // of the trace, one for each of the group
+    std::optional<PredictionCheck> check;  // as OverridablePlan::prediction_check()
     ops::Aggregation aggregation = ops::Aggregation::kImportance;
     const float* importance = nullptr;  // [group]
     float tau = 0;
@@ -103,6 +103,6 @@ class HeadReplay {
 // TraceMap::Predicted(), and for windows by need if the trace has fixed numbers of rows.
 ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan& heads,
                         const ops::SlotWindows<int64_t>& windows, ops::Aggregation aggregation,
-                        std::optional<float> prediction_tau);
+                        std::optional<PredictionCheck> check);
 
 }  // namespace litecache::kv

@@ -27,6 +27,7 @@ class KvOptions(TypedDict, total=False):
     prefetch: Union[str, int, float]
     verify: bool
     prediction_eta: Union[str, int, float]
+    prediction_margin: Union[str, int, float]
     resident_heads: Union[str, int, float]
     resident_first_layer: bool
     resident_full: bool

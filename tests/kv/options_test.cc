@@ -54,7 +54,7 @@ TEST(KvBudget, RoundsRowsUpButNotPastWholeOnes) {
   }
   EXPECT_EQ(KvBudget::Parse("100").RowsFor(5), 100);
   const KvBudget grows = KvBudget::Parse("10%@8k");
-  EXPECT_EQ(grows.RowsFor(5000), 500);
+  EXPECT_EQ(grows.RowsFor(5000), 640);
   EXPECT_EQ(grows.RowsFor(8192), 820);
   EXPECT_EQ(grows.RowsFor(4 * 8192), 1639);
   EXPECT_EQ(grows.RowsFor(16 * 8192), 3277);

@@ -27,8 +27,7 @@ struct Case {
   int64_t Rows(int64_t n) const {
     const auto& [share, tokens, share_context] = windows.budget;
     if (percent == 0) return tokens;
-    if (share_context == 0 || n <= share_context)
-      return std::max<int64_t>((percent * n + 99) / 100, 1);
+    if (share_context == 0) return std::max<int64_t>((percent * n + 99) / 100, 1);
     // The smallest number whose square is not below the wanted one's.
     const int64_t square = percent * percent * share_context * n;
     auto rows = static_cast<int64_t>(std::sqrt(static_cast<double>(square)) / 100) - 1;

@@ -86,7 +86,7 @@ std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
         "KV options: measure_recall compares rows that a retriever selects, and policy retroinfer "
         "selects clusters; turn it off");
   }
-  if (options.host_rows != "auto") {
+  if (options.host_rows != "auto" && options.host_rows != "full") {
     throw Unsupported(
         "KV policy retroinfer keeps host rows as they are; host_rows = '{}' is not built",
         options.host_rows);

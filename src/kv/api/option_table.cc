@@ -82,9 +82,9 @@ Rows CacheRows() {
       Row("policy", &O::policy, Policy(), "How the KV cache is kept. " + PolicySummaries(),
           {.flag = "--kv-policy", .common = true}),
       Row("budget", &O::budget, Budget(),
-          "Rows that a head keeps on the device: a share of the context (10%), the share up to a "
-          "context beyond which rows grow with its square root (10%@8k), a number (2048), or auto: "
-          "as many as it needs",
+          "Rows that a head keeps on the device: a share of the context (10%), the share of a "
+          "context with whose square root rows grow (10%@8k), a number (2048), or auto: as many as "
+          "it needs",
           {.flag = "--kv-budget", .policies = {"litecache"}, .common = true}),
       Row("device_memory", &O::device_memory, Bytes(),
           "Hard limit of the memory used on the device, by weights, buffers and KV rows together; "
@@ -146,6 +146,9 @@ Rows ReuseRows() {
       Row("prediction_eta", &O::prediction_eta, Real(-1, 1),
           "Rows chosen with this step's prediction are attended only if its cosine with the actual "
           "query is above this and the head's threshold"),
+      Row("prediction_margin", &O::prediction_margin, Real(0, 1),
+          "By how much the threshold of a prediction's check is below the head's, so that few "
+          "checks miss"),
   };
 }
 
@@ -185,8 +188,9 @@ Rows RetrieverRows() {
 
 Rows TransferRows() {
   return {
-      Row("host_rows", &O::host_rows, Choice({"auto", "fp8", "int8", "int4"}, "TYPE"),
-          "Type of the rows on the host; auto: as on the device; int4: in groups of 64 values",
+      Row("host_rows", &O::host_rows, Choice({"auto", "full", "fp8", "int8", "int4"}, "TYPE"),
+          "Type of the rows on the host. full: as on the device; int4: in groups of 64 values; "
+          "auto: for litecache int8 on a GPU with bf16 rows, otherwise full",
           {.policies = {"litecache", "kvpr"}}),
       Row("transfer", &O::transfer, Choice({"auto", "gpu-pull", "cpu-push", "copy"}),
           "How rows are transferred to a GPU. gpu-pull: kernels read them; cpu-push: CPU threads "

@@ -18,20 +18,19 @@ namespace litecache::kv {
 //   -,-,0,1,...           one entry a layer, '-' for none; throws InvalidArgument for another
 //   number
 //                         of layers
-//   auto                  on a CPU none, because nothing overlaps with a layer there; on a GPU two
-//                         layers earlier, but not before layer 2: the input of the first two layers
-//                         predicts nothing (SmolLM2: cosines of -0.06 to 0.24, and of 0.92 to 0.98
-//                         from layer 2 on, lab/notes/accuracy.md)
+//   auto                  on a CPU none, because nothing overlaps with a layer there; on a GPU the
+//                         layer before, from layer 3 on: the input of the first two layers predicts
+//                         nothing (SmolLM2: cosines of -0.06 to 0.24, and of 0.94 to 0.99 from
+//                         layer 2 on, lab/notes/predictions.md)
 std::vector<int64_t> PredictionSources(const KvOptions& options, int64_t layers, DeviceType device);
 
 // What auto stands for where predictions have been measured: for every layer the farthest source,
 // at most two layers earlier, whose predictions have a mean cosine of at least kWantedCosine[d - 1]
 // with the true queries. cosines[d - 1][layer]: of layer's queries and their predictions d layers
-// earlier. Sources never descend. A correction takes some 200 us of its layer, so a second layer
-// has to be predicted almost as well as a first: with SmolLM2's trace 131,000 tokens take 9.8 ms a
-// step one layer ahead, where 17% of the checks correct, and 12.2 ms two layers ahead, where 50% do
-// (H200, lab/notes/gpu/litecache.md).
-inline constexpr float kWantedCosine[] = {0.85f, 0.96f};
+// earlier. Sources never descend. A correction takes 100 to 200 us of its layer, so a second layer
+// has to be predicted almost as well as a first (lab/notes/gpu/litecache.md). With predictions of
+// lower cosines the shipped model loses needles, checked or not (lab/notes/accuracy.md).
+inline constexpr float kWantedCosine[] = {0.94f, 0.97f};
 std::vector<int64_t> MeasuredSources(std::span<const std::vector<float>> cosines);
 
 // The value of KvOptions::prefetch for sources.

@@ -26,6 +26,7 @@ DecodePath::DecodePath(Tiers& tiers, Retriever& retriever, Spiller& spiller, Rec
       counters_(counters),
       aggregation_(AggregationOf(options)),
       prediction_tau_(static_cast<float>(options.prediction_eta)),
+      prediction_margin_(static_cast<float>(options.prediction_margin)),
       refresher_(tiers, retriever, options.delta_update),
       results_(std::move(results)) {}
 
@@ -154,13 +155,15 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
                         const MatrixView& q, float scale, Lookups lookups) {
   const Shape& shape = tiers_.shape;
   const bool verifying = lookups == Lookups::kVerifying;
+  const float margin = verifying ? prediction_margin_ : 0;
   lookups_.clear();
   ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
     if (shape.AllFit(sequence.n())) return;
     HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
     // Rows chosen at this step, by its prediction: also if a step that failed is run again.
     const bool predicted = verifying && slots.window_begin == shape.RecentBegin(sequence.n());
-    const float tau = std::max(tiers_.plan.at(layer, head).tau, predicted ? prediction_tau_ : -1);
+    const float tau =
+        std::max(tiers_.plan.at(layer, head).tau - margin, predicted ? prediction_tau_ : -1);
     lookups_.push_back({.q = Query(q, sequence, head),
                         .label = tiers_.slots.Label(*sequence.slots, list),
                         .importance = tiers_.plan.importance.data() + layer * shape.layout.q_heads +

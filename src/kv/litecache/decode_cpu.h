@@ -73,7 +73,7 @@ class DecodePath {
   RecallMeter* recall_;
   Counters& counters_;
   ops::Aggregation aggregation_;
-  float prediction_tau_;  // KvOptions::prediction_eta
+  float prediction_tau_, prediction_margin_;  // KvOptions::prediction_eta, prediction_margin
   Refresher refresher_;
   std::shared_ptr<const ResultOverride> results_;
 

@@ -26,6 +26,7 @@ CudaDecodePath::CudaDecodePath(CudaDevice& device, const Shape& shape, const Cud
       pulls_(pulls),
       aggregation_(AggregationOf(options)),
       prediction_tau_(static_cast<float>(options.prediction_eta)),
+      prediction_margin_(static_cast<float>(options.prediction_margin)),
       delta_(options.delta_update),
       verify_(options.verify_predictions),
       prefetched_(prefetched.begin(), prefetched.end()),
@@ -87,14 +88,15 @@ void CudaDecodePath::SpillAhead(Stream& stream, int64_t index) {
 
 void CudaDecodePath::LookUp(Stream& stream, const Target& target, const MatrixView& q) {
   LiteCacheLayer layer = target.layer;
-  float least_tau = prediction_tau_;
+  float margin = prediction_margin_, least_tau = prediction_tau_;
   if (results_ != nullptr) {
     layer.tau = results_->Thresholds(target.index, target.verifying);
     layer.tau_stride = layers_.shape().kv_heads;
-    least_tau = -1;  // the forced thresholds decide alone
+    margin = 0, least_tau = -1;  // the forced thresholds decide alone
   }
   if (target.verifying) {
-    ops::cuda::VerifyLookup(stream, step_, layers_.shape(), layer, aggregation_, q, least_tau);
+    ops::cuda::VerifyLookup(stream, step_, layers_.shape(), layer, aggregation_, q,
+                            {.margin = margin, .least_tau = least_tau}, target.condition);
   } else {
     ops::cuda::Lookup(stream, step_, layers_.shape(), layer, aggregation_, q);
   }
@@ -135,29 +137,32 @@ void CudaDecodePath::SelectResident(Stream& stream, int64_t index, const MatrixV
 void CudaDecodePath::AttendVerified(Stream& stream, int64_t index, const MatrixView& q, float scale,
                                     const MatrixView& out) {
   const LiteCacheLayer layer = layers_.Checked(index);
-  // Resident heads select in every step.
-  const Target target{index, layer, /*verifying=*/true};
-  LookUp(stream, target, q);
-  const auto decide = [&](Stream& deciding, const Decisions::Chain& chain) {
+  const auto decide = [&](Stream& deciding, const Target& target, const Decisions::Chain& chain) {
     Choose(deciding, target, {.q = &q, .scale = scale}, chain);
     pulls_.Pull(deciding, step_, layers_, index);
   };
   // Resident heads select in every step.
   const bool beside = pulls_.engine().kernels_only() && !layers_.ResidentsSelect(index);
   if (!beside) {
-    decide(stream, OwnChain());
+    const Target target{index, layer, /*verifying=*/true, {}};
+    LookUp(stream, target, q);
+    decide(stream, target, OwnChain());
     AttendKept(stream, index, q, scale, out, {.scratch = layers_.scratch()});
     return;
   }
+  const Target target{index, layer, /*verifying=*/true, corrections_->steps().Begin(stream)};
   CudaBranch& branch = corrections_->branch();
   branch.Fork(stream);
-  decide(branch.stream(),
-         {.scratch = corrections_->scratch(), .aside_scratch = corrections_->aside()});
-  AttendKept(branch.stream(), index, q, scale, out,
-             {.refresh = layer.refresh, .refreshed = true, .scratch = corrections_->scratch()});
-  AttendKept(stream, index, q, scale, out,
-             {.refresh = layer.refresh, .refreshed = false, .scratch = layers_.scratch()});
+  LookUp(branch.stream(), target, q);
+  // Meanwhile all heads attend the rows that they have; those that miss attend once more.
+  AttendKept(stream, index, q, scale, out, {.scratch = layers_.scratch()});
   branch.JoinAll(stream);
+  corrections_->steps().Run(stream, target.condition, [&](Stream& correcting) {
+    decide(correcting, target,
+           {.scratch = corrections_->scratch(), .aside_scratch = corrections_->aside()});
+    AttendKept(correcting, index, q, scale, out,
+               {.refresh = layer.refresh, .refreshed = true, .scratch = corrections_->scratch()});
+  });
 }
 
 void CudaDecodePath::Prefetch(Stream& stream, int64_t index, const MatrixView& q, float scale) {

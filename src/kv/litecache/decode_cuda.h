@@ -67,14 +67,15 @@ class CudaDecodePath {
     int64_t index = 0;
     const ops::cuda::LiteCacheLayer& layer;
     bool verifying = false;
+    StepCondition condition;  // what the check's misses ask for
   };
-  Target At(int64_t layer) const { return {layer, layers_.at(layer), false}; }
+  Target At(int64_t layer) const { return {layer, layers_.at(layer), false, {}}; }
   // Decides which heads to refresh.
   void LookUp(Stream& stream, const Target& target, const MatrixView& q);
   // Selects the rows of the heads to refresh, and the slots for them.
   void Choose(Stream& stream, const Target& target, const ops::cuda::SelectQuery& query,
               const Decisions::Chain& chain);
-  // Decides again with the actual query, and selects for the resident heads; then attends.
+  // Attends, decides again with the actual query, and attends for the heads that this has changed.
   void AttendVerified(Stream& stream, int64_t layer, const MatrixView& q, float scale,
                       const MatrixView& out);
   // The decision's stream and scratch if the step's own stream decides.
@@ -99,7 +100,7 @@ class CudaDecodePath {
   CudaRetriever& retriever_;
   LinkPulls& pulls_;
   const ops::Aggregation aggregation_;
-  const float prediction_tau_;
+  const float prediction_tau_, prediction_margin_;
   const bool delta_, verify_;
   const std::vector<uint8_t> prefetched_;
   CudaDevice& device_;

@@ -52,15 +52,20 @@ class ResultOverride {
   virtual std::unique_ptr<CudaResultOverride> ForCuda(CudaDevice& device) const = 0;
 };
 
+// How predicted queries' lookups are checked.
+struct PredictionCheck {
+  float least_tau = -1;  // KvOptions::prediction_eta
+  float margin = 0;      // KvOptions::prediction_margin
+};
+
 // An optional interface of policy litecache's CachePlan (dynamic_cast).
 class OverridablePlan {
  public:
   virtual ~OverridablePlan() = default;
   virtual const ops::SlotWindows<int64_t>& windows() const = 0;
   virtual ops::Aggregation aggregation() const = 0;
-  // The least threshold at which rows chosen with a step's prediction are attended
-  // (KvOptions::prediction_eta); empty: predictions are not checked.
-  virtual std::optional<float> prediction_tau() const = 0;
+  // Empty: predictions are not checked.
+  virtual std::optional<PredictionCheck> prediction_check() const = 0;
   // Applies to caches created afterwards. Null: no override.
   virtual void SetOverride(std::shared_ptr<const ResultOverride> results) = 0;
 };

@@ -17,18 +17,6 @@ constexpr uint64_t kPageBytes = 64 * 1024;
 constexpr uint64_t kLinkPageBytes = 512 * 1024;
 // The largest head_dim that attention over codes supports (ops/attention/attention_cuda.h).
 constexpr int64_t kMostCodeDim = 256;
-// Whether cached slots keep the store's codes: if kernels pull and attend them. Transfers by the
-// host's threads, and the CPU, use slots of unquantized rows. The environment variable
-// LITECACHE_SLOT_CODES=0 turns codes off, to measure their effect.
-bool KeepsCodes(const Shape& shape, const KvOptions& options, DeviceType device) {
-  const char* asked = std::getenv("LITECACHE_SLOT_CODES");
-  if (asked != nullptr && std::string_view(asked) == "0") return false;
-  return device == DeviceType::kCuda && shape.store_format.scales_apart &&
-         (options.transfer == "auto" || options.transfer == "gpu-pull") &&
-         shape.format.encoding == ops::RowEncoding::kBF16 && shape.layout.head_dim % 16 == 0 &&
-         shape.layout.head_dim <= kMostCodeDim;
-}
-
 // A table without lists has no pages, so any page size works; a large one keeps the block count
 // low.
 constexpr int64_t kNoPages = int64_t{1} << 30;
@@ -49,6 +37,15 @@ ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options, Devic
   if (options.host_rows == "int4") format.encoding = ops::RowEncoding::kInt4;
   format.scales_apart = device == DeviceType::kCuda && format.has_scales();
   return format;
+}
+
+bool KeepsCodes(const Layout& layout, const KvOptions& options) {
+  const char* asked = std::getenv("LITECACHE_SLOT_CODES");
+  if (asked != nullptr && std::string_view(asked) == "0") return false;
+  return StoreFormat(layout, options, DeviceType::kCuda).scales_apart &&
+         (options.transfer == "auto" || options.transfer == "gpu-pull") &&
+         layout.dtype == DType::kBF16 && layout.head_dim % 16 == 0 &&
+         layout.head_dim <= kMostCodeDim;
 }
 
 Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const HeadPlan& plan,
@@ -83,7 +80,7 @@ Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const Head
         "are too large for its pages of {} bytes",
         layout.head_dim, group, pages.page_bytes);
   }
-  if (KeepsCodes(*this, options, device)) {
+  if (device == DeviceType::kCuda && KeepsCodes(layout, options)) {
     codes = {.encoding = store_format.encoding,
              .page_slots =
                  ops::cuda::CodeSlotsIn(static_cast<int64_t>(pages.page_bytes), layout.head_dim),

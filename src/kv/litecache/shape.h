@@ -91,4 +91,9 @@ ops::Aggregation AggregationOf(const KvOptions& options);
 // The store's format by options.host_rows, for a device of this type.
 ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options, DeviceType device);
 
+// Whether a GPU's cached slots keep the codes of the store's rows: if kernels pull and attend them.
+// Transfers by the host's threads use slots of unquantized rows. The environment variable
+// LITECACHE_SLOT_CODES=0 turns codes off, to measure their effect.
+bool KeepsCodes(const Layout& layout, const KvOptions& options);
+
 }  // namespace litecache::kv

@@ -156,7 +156,8 @@ __device__ bool KeepLeaving(const StepSequence& s, const LiteCacheShape& shape,
 // Of a lookup that checks one with a predicted query: VerifyLookup's arguments.
 struct LookupCheck {
   bool checks = false;
-  float least_tau = -1;
+  LookupLimits limits;
+  StepCondition condition;
 };
 
 // One block per pair, one warp per query head.
@@ -216,8 +217,8 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
       // Rows chosen at this step, by its prediction: also if a step that failed is run again.
       const bool predicted =
           check.checks && state.window_begin == shape.windows.RecentBegin(s.past + 1);
-      const float tau =
-          fmaxf(layer.tau[sequence * layer.tau_stride + head], predicted ? check.least_tau : -1.0f);
+      const float tau = fmaxf(layer.tau[sequence * layer.tau_stride + head] - check.limits.margin,
+                              predicted ? check.limits.least_tau : -1.0f);
       const bool hit = state.pending == 0 && similarity > tau;
       DeviceHeadCounters& counters = layer.counters[head];
       atomicAdd(&counters.lookups, 1ull);
@@ -227,6 +228,7 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
       } else {
         state.pending = 1;
         layer.refresh[pair] = 1;
+        check.condition.Ask();
       }
       take_query = !hit;
     }
@@ -282,9 +284,9 @@ void Lookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
 
 void VerifyLookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                   const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q,
-                  float least_tau) {
+                  const LookupLimits& limits, const StepCondition& condition) {
   LaunchLookup(stream, step, shape, layer, aggregation, q,
-               {.checks = true, .least_tau = least_tau});
+               {.checks = true, .limits = limits, .condition = condition});
 }
 
 void KeepLastQueries(Stream& stream, const StepView& step, const LiteCacheShape& shape,

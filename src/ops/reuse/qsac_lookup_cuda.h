@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/matrix_view.h"
+#include "device/cuda/step_condition.h"
 #include "device/device.h"
 #include "ops/reuse/qsac_lookup.h"
 #include "ops/slots/litecache_layer_cuda.h"
@@ -19,12 +20,16 @@ namespace litecache::ops::cuda {
 void Lookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
             const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q);
 
-// The same with the actual query, after a Lookup() with a predicted one: heads that have chosen
-// rows in this step need a similarity above least_tau, too. A sequence whose candidates all fit is
-// left as it is.
+// Of the similarity that a predicted query's choice must have with the actual one.
+struct LookupLimits {
+  float margin = 0;      // by which the threshold is below the head's
+  float least_tau = -1;  // at least, for rows that were chosen in this step
+};
+// The same with the actual query, after a Lookup() with a predicted one. A sequence whose
+// candidates all fit is left as it is. Asks for the operations of `condition` if a head misses.
 void VerifyLookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                   const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q,
-                  float least_tau);
+                  const LookupLimits& limits, const StepCondition& condition);
 
 // Labels := the last query of every sequence's rows, for offloaded heads (prompt chunks).
 void KeepLastQueries(Stream& stream, const StepView& step, const LiteCacheShape& shape,

@@ -19,7 +19,8 @@ template <class Int>
 struct RowBudget {
   double share = 0;  // of the context; used when tokens == 0
   Int tokens = 0;
-  // Above 0: beyond this context rows grow with its square root instead of in proportion.
+  // Above 0: the share is that of this context; rows grow with the context's square root instead of
+  // in proportion.
   Int share_context = 0;
 
   // Rows of n tokens, rounded up, at least one. 0.1 * 30 is a little more than 3 in floating point;
@@ -28,7 +29,7 @@ struct RowBudget {
     if (tokens > 0) return tokens;
     constexpr double kShareRounding = 1e-9;
     auto length = static_cast<double>(n);
-    if (share_context > 0 && n > share_context) {
+    if (share_context > 0) {
       length = sqrt(length * static_cast<double>(share_context));  // correctly rounded everywhere
     }
 #ifdef __CUDA_ARCH__

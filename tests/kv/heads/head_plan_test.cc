@@ -142,6 +142,7 @@ TEST(HeadPlan, DenseLayersAndFullAttentionOfResidentHeads) {
   EXPECT_FALSE(plan.at(2, 0).dense);
   options = Options();
   options.resident_first_layer = true;
+  options.resident_full_attention = false;
   EXPECT_FALSE(MakeHeadPlan(kLayout, options, nullptr, {}, 1).at(0, 0).dense);
   options.resident_full_attention = true;
   plan = MakeHeadPlan(kLayout, options, nullptr, {}, 1);

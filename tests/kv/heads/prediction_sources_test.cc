@@ -37,7 +37,7 @@ TEST(PredictionSources, ANumberIsADistanceFromLayerZeroOn) {
 }
 
 TEST(PredictionSources, AutoBeginsWhereInputsPredictAnything) {
-  EXPECT_EQ(Sources("auto", DeviceType::kCuda), (std::vector<int64_t>{-1, -1, -1, 2, 2, 3, 4}));
+  EXPECT_EQ(Sources("auto", DeviceType::kCuda), (std::vector<int64_t>{-1, -1, -1, 2, 3, 4, 5}));
   EXPECT_EQ(Sources("auto", DeviceType::kCpu), std::vector<int64_t>(7, -1));
   KvOptions options;
   for (const int64_t layers : {1, 2, 3}) {
@@ -60,13 +60,13 @@ TEST(PredictionSources, AListSaysItForEveryLayer) {
 TEST(PredictionSources, MeasuredSourcesAreTheFarthestGoodOnes) {
   const std::vector<std::vector<float>> cosines = {{0, 0.24f, 0.68f, 0.96f, 0.97f, 0.97f, 0.97f},
                                                    {0, 0, -0.03f, 0.54f, 0.92f, 0.96f, 0.97f}};
-  EXPECT_EQ(MeasuredSources(cosines), (std::vector<int64_t>{-1, -1, -1, 2, 3, 3, 4}));
+  EXPECT_EQ(MeasuredSources(cosines), (std::vector<int64_t>{-1, -1, -1, 2, 3, 4, 4}));
   // One layer ahead only; nothing at all; a source is never before an earlier layer's.
   EXPECT_EQ(MeasuredSources({&cosines[0], 1}), (std::vector<int64_t>{-1, -1, -1, 2, 3, 4, 5}));
   EXPECT_EQ(MeasuredSources(std::vector(2, std::vector<float>(3))),
             (std::vector<int64_t>{-1, -1, -1}));
   EXPECT_EQ(
-      MeasuredSources(std::vector<std::vector<float>>{{0, 0.9f, 0.9f, 0.9f}, {0, 0, 0, 0.97f}}),
+      MeasuredSources(std::vector<std::vector<float>>{{0, 0.95f, 0.95f, 0.95f}, {0, 0, 0, 0.97f}}),
       (std::vector<int64_t>{-1, 0, 1, 1}));
 }
 

@@ -65,6 +65,7 @@ TEST(DeviceShape, SlotsOfCodes) {
   };
   KvOptions fp8;
   fp8.host_rows = "fp8";
+  fp8.budget = KvBudget();  // many pages at a million tokens
   const Layout layout{
       .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 128, .dtype = DType::kBF16};
   for (int i = 0; i < 300; ++i) {

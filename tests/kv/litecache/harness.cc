@@ -23,6 +23,15 @@ std::unique_ptr<Retriever> ReferenceRetriever(const Layout& layout, const KvOpti
   return CreateRetriever(layout, options, profile, PageLayout(layout).page_bytes);
 }
 
+// What host_rows = auto stands for.
+KvOptions WithHostRows(KvOptions options, const Layout& layout, const Device& device) {
+  if (options.host_rows == "auto" && device.type() == DeviceType::kCuda &&
+      SlotsKeepCodes(layout, options, "cuda")) {
+    options.host_rows = "int8";
+  }
+  return options;
+}
+
 // Whether the stream's work runs on only some of the GPU's SMs.
 bool IsDiverted([[maybe_unused]] const Device& device, [[maybe_unused]] Stream& stream) {
 #ifdef LITECACHE_CUDA
@@ -159,7 +168,7 @@ Harness::Harness(const Layout& layout, const KvOptions& options,
       plan_(PlanLiteCache(layout, options, profile, machine_.compute().type())),
       stream_(machine_.compute().CreateStream()),
       cache_(plan_->Create(machine_.compute(), budget)),
-      reference_(layout, options, *plan_->heads(),
+      reference_(layout, WithHostRows(options, layout, machine_.compute()), *plan_->heads(),
                  ReferenceRetriever(layout, options, profile.get())),
       source_(layout, turn, seed),
       scale_(1.0f / std::sqrt(static_cast<float>(layout.head_dim))) {}

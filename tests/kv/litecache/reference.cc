@@ -278,9 +278,8 @@ void Reference::Prefill(SequenceId id, int64_t layer, int64_t rows, const float*
 }
 
 bool Reference::LookUp(int64_t layer, int64_t head, int64_t n, const Vector& q, float scale,
-                       double least, const bool* seen, const std::vector<int32_t>* cached,
+                       double tau, const bool* seen, const std::vector<int32_t>* cached,
                        Head* state) {
-  const double tau = std::max(static_cast<double>(plan_.at(layer, head).tau), least);
   const double similarity = Similarity(layer, head, q, state->label);
   bool hit = similarity > tau;
   if (seen != nullptr) {
@@ -346,13 +345,15 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* predicted_q, c
         const bool verifies = predicted_q != nullptr && options_.verify_predictions;
         const bool* first = !verifies ? &seen.hit : seen.hit ? &seen.predicted : nullptr;
         ++lookups_;
-        const bool hit = LookUp(layer, head, n, asked_query, scale, -1, first,
+        const auto tau = static_cast<double>(settings.tau);
+        const bool hit = LookUp(layer, head, n, asked_query, scale, tau, first,
                                 first != nullptr ? &seen.cached : nullptr, &state);
         hits_ += hit;
         if (verifies) {
           ++verified_;
+          const double least = hit ? -1.0 : static_cast<float>(options_.prediction_eta);
           corrected_ += !LookUp(layer, head, n, exact_query, scale,
-                                hit ? -1.0 : static_cast<float>(options_.prediction_eta), &seen.hit,
+                                std::max(tau - options_.prediction_margin, least), &seen.hit,
                                 &seen.cached, &state);
         }
       }

@@ -89,11 +89,10 @@ class Reference {
                             int64_t begin, int64_t end, int64_t k,
                             const std::vector<int32_t>* observed);
   double Similarity(int64_t layer, int64_t head, const Vector& q, const Vector& label) const;
-  // Looks q up and selects rows if it misses, as QSAC does at a step of n tokens. least: of its
-  // threshold. seen: whether the
-  // cache under test hit, for a similarity at the threshold; null: unknown. cached: the rows it
-  // chose, or null. Returns whether q hit.
-  bool LookUp(int64_t layer, int64_t head, int64_t n, const Vector& q, float scale, double least,
+  // Looks q up and selects rows if its similarity is not above tau, as QSAC does at a step of n
+  // tokens. seen: whether the cache under test hit, for a similarity at the threshold; null:
+  // unknown. cached: the rows it chose, or null. Returns whether q hit.
+  bool LookUp(int64_t layer, int64_t head, int64_t n, const Vector& q, float scale, double tau,
               const bool* seen, const std::vector<int32_t>* cached, Head* state);
   // stored: number of tokens whose rows are those of the store.
   void Attend(const Head& state, const std::vector<int32_t>& positions,

@@ -77,6 +77,7 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     options.prefetch = Pick<std::string>(random, {"off", "1", "2", "3", "4", "auto"});
     options.verify_predictions = random() % 4 != 0;
     options.prediction_eta = Pick(random, {-1.0, 0.85, 0.97});
+    options.prediction_margin = Pick(random, {0.0, 0.03, 0.2});
     // Up to two layers more than can be in transfer at a time.
     Layout layout{.layers = 1 + static_cast<int64_t>(random() % 3) +
                             static_cast<int64_t>(random() % 2) * Ahead(options),
@@ -120,13 +121,13 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
                  << options.recent_tokens << " carry " << options.carry_tokens << " "
                  << options.thresholds << " eta " << options.eta << " " << options.aggregation
                  << " group " << group << " prefetch " << options.prefetch << " verify "
-                 << options.verify_predictions << " above " << options.prediction_eta << " delta "
-                 << options.delta_update << " slots " << options.slots << " " << Name(layout.dtype)
-                 << " host rows " << options.host_rows << " layers " << layout.layers
-                 << " KV heads " << kv_heads << " head_dim " << layout.head_dim << " resident "
-                 << options.resident_heads << " first layer " << options.resident_first_layer
-                 << " all rows " << options.resident_full_attention << " dense "
-                 << options.dense_layers);
+                 << options.verify_predictions << " above " << options.prediction_eta << " margin "
+                 << options.prediction_margin << " delta " << options.delta_update << " slots "
+                 << options.slots << " " << Name(layout.dtype) << " host rows " << options.host_rows
+                 << " layers " << layout.layers << " KV heads " << kv_heads << " head_dim "
+                 << layout.head_dim << " resident " << options.resident_heads << " first layer "
+                 << options.resident_first_layer << " all rows " << options.resident_full_attention
+                 << " dense " << options.dense_layers);
     Harness harness(layout, options, RandomProfile(layout, random), Pick(random, {0.03, 0.1, 0.3}),
                     random(), kPlenty, device);
     LiveRandomly(harness, random,
