@@ -208,11 +208,11 @@ TEST(Program, InspectPlansTwoMemories) {
   const auto json = nlohmann::json::parse(RunProgram(json_words).out)["memory"];
   EXPECT_EQ(json["device_budget"], uint64_t{24} << 30);
   EXPECT_EQ(json["host_budget"], uint64_t{20} << 30);
-  // Layers 0 to 2 are not predicted and stay on the device: 29 of 32 are offloaded, 116 KiB a
-  // token.
+  // Layers 0 to 2 are not predicted and stay on the device: 29 of 32 are offloaded, 58 KiB a
+  // token in 8 bits.
   json_words[8] = "4GiB";
   const auto less = nlohmann::json::parse(RunProgram(json_words).out)["memory"];
-  EXPECT_NEAR(less["largest_context"].get<double>(), 4.0 * 1024 * 1024 / 116, 1024);
+  EXPECT_NEAR(less["largest_context"].get<double>(), 4.0 * 1024 * 1024 / 58, 1024);
   json_words.insert(json_words.end(), {"--max-context", "100000"});
   const auto refused = nlohmann::json::parse(RunProgram(json_words).out)["memory"];
   EXPECT_THAT(refused["error"].get<std::string>(), HasSubstr("of host memory"));
@@ -230,16 +230,14 @@ TEST(Program, InspectSaysWhatFitsOnACard) {
   };
   const auto text = with({});
   EXPECT_THAT(text.out, HasSubstr("On a card of 24.0 GiB"));
-  EXPECT_THAT(text.out, HasSubstr("litecache 12"));
+  EXPECT_THAT(text.out, HasSubstr("litecache 131072"));
   const auto json = nlohmann::json::parse(with({"--json"}).out);
   // (24 GiB - 512 MiB) * 0.9 without 15 GiB of weights and the buffers, at 128 KiB a token.
   const double left = (23.5 * 0.9 * (uint64_t{1} << 30)) - json["memory"]["weights"].get<double>() -
                       json["memory"]["buffers"].get<double>();
   EXPECT_GT(json["memory"]["buffers"].get<double>(), 1 << 20);
   EXPECT_NEAR(json["card"]["full"].get<double>(), left / (128 << 10), 512);
-  // The layers that are not predicted take 12 KiB a token beside what each offloaded layer keeps.
-  EXPECT_GT(json["card"]["litecache"], 120000);
-  EXPECT_LT(json["card"]["litecache"], 131072);
+  EXPECT_EQ(json["card"]["litecache"], 131072);
   const auto whole = nlohmann::json::parse(with({"--json", "--max-context", "131072"}).out);
   EXPECT_EQ(whole["card"]["litecache"], 131072);
   EXPECT_EQ(json["memory"]["policy"], "full");

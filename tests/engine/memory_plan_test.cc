@@ -163,7 +163,7 @@ TEST(MemoryPlan, TwoMemories) {
   request.total = request.device + request.host;
   plan = MakeMemoryPlan(request);
   EXPECT_GE(plan.largest_context, 50000);
-  EXPECT_LE(plan.largest_context, 52000);
+  EXPECT_LE(plan.largest_context, 54096);  // a page of rows in 8 bits has 4,096
   EXPECT_LE(plan.kv.host, needed.host);
 
   request.wanted_context = 100000;

@@ -33,8 +33,9 @@ TEST(PredictionProbe, MeasuresTheShippedModel) {
     EXPECT_LT(two[layer], one[layer]) << layer;
     EXPECT_GT(two[layer], 0.6) << layer;
   }
+  // Layer 3 is not predicted well enough.
   EXPECT_EQ(kv::MeasuredSources(cosines)[1], -1);
-  EXPECT_EQ(kv::MeasuredSources(cosines)[3], 2);
+  EXPECT_EQ(kv::MeasuredSources(cosines)[3], -1);
   // The same at every start.
   EXPECT_EQ(MeasurePredictions(device, *stream, *decoder, 8), cosines);
 }
