@@ -72,6 +72,9 @@ std::vector<System> Others() { return {RetroInfer(), InfiniGen(), PqCache()}; }
 
 KvOptions OptionsOf(const System& system) {
   eval::ConfigurationRequest request;
+  // All systems keep the same rows: a tenth of every context, as they are.
+  request.base.budget = KvBudget();
+  request.base.host_rows = "full";
   request.policies.clear();
   // The name of a configuration must not contain spaces.
   request.named = {"system:" + system.settings};

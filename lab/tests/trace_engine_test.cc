@@ -77,6 +77,7 @@ TEST(TraceReplay, CountsWhatTheCacheCounts) {
     options.policy = "litecache";
     options.retriever = "exact";
     options.prefetch = "2";
+    options.budget = KvBudget();
     options.eta = eta;
     options.slots = slots;
     options.prediction_eta = 0.5;

@@ -155,7 +155,7 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
     EXPECT_GE(10 * needed.rows[i].size(), most.rows[i].size());
     fewer += needed.rows[i].size() < most.rows[i].size() ? 1 : 0;
   }
-  EXPECT_GT(fewer, needed.rows.size() / 2);
+  EXPECT_GT(fewer, needed.rows.size() / 4);
 
   const kv::Trace again = RecordTrace(device, *stream, *decoder, tokens, options, nullptr);
   EXPECT_EQ(again.Bytes(), trace.Bytes());
