@@ -82,9 +82,9 @@ Rows CacheRows() {
       Row("policy", &O::policy, Policy(), "How the KV cache is kept. " + PolicySummaries(),
           {.flag = "--kv-policy", .common = true}),
       Row("budget", &O::budget, Budget(),
-          "Rows that a head keeps on the device: a share of the context (10%), the share of a "
-          "context with whose square root rows grow (10%@8k), a number (2048), or auto: as many as "
-          "it needs",
+          "Rows that a head keeps on the device: a share of the context (10%), a share of 8k "
+          "tokens that grows with the square root of the context (10%@8k), a number (2048), or "
+          "auto: as many as it needs",
           {.flag = "--kv-budget", .policies = {"litecache"}, .common = true}),
       Row("device_memory", &O::device_memory, Bytes(),
           "Hard limit of the memory used on the device, by weights, buffers and KV rows together; "
@@ -145,7 +145,7 @@ Rows ReuseRows() {
           {.flag = "--verify"}),
       Row("prediction_eta", &O::prediction_eta, Real(-1, 1),
           "Rows chosen with this step's prediction are attended only if its cosine with the actual "
-          "query is above this and the head's threshold"),
+          "query is above this, and above the head's threshold less --prediction-margin"),
       Row("prediction_margin", &O::prediction_margin, Real(0, 1),
           "By how much the threshold of a prediction's check is below the head's, so that few "
           "checks miss"),
