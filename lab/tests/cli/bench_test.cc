@@ -24,6 +24,8 @@ TEST(LabBench, ForcesReuse) {
                                   "--policies",
                                   "full,litecache",
                                   "--no-resident-first-layer",
+                                  "--kv-budget",
+                                  "10%",
                                   "--recent",
                                   "8",
                                   "--carry",
