@@ -61,7 +61,7 @@ class LabBenchCommand final : public cli::BenchCommand {
       if (hit_ratio_ || overlap_) {
         throw UsageError("--trace cannot be combined with --hit-ratio and --overlap");
       }
-      trace_ = std::make_shared<const kv::Trace>(kv::Trace::Load(trace_file_));
+      trace_ = std::make_shared<const lab::Trace>(lab::Trace::Load(trace_file_));
     }
     return BenchCommand::Run(words);
   }
@@ -72,14 +72,14 @@ class LabBenchCommand final : public cli::BenchCommand {
                                                 const bench::Subject& subject) const override {
     auto profile = BenchCommand::ProfileFor(options, subject);
     if (trace_ == nullptr || profile != nullptr || options.policy != "litecache") return profile;
-    return std::make_shared<const kv::Profile>(kv::ProfileOf(*trace_, subject.layout()));
+    return std::make_shared<const kv::Profile>(lab::ProfileOf(*trace_, subject.layout()));
   }
 
   void PreparePlans(std::span<const Plan> plans) override {
     if (hit_ratio_ || overlap_) ForceShares(plans);
     if (trace_ == nullptr) return;
     bool replayed = false;
-    for (const Plan& plan : plans) replayed |= kv::ReplayTrace(plan.cache.get(), trace_);
+    for (const Plan& plan : plans) replayed |= lab::ReplayTrace(plan.cache.get(), trace_);
     if (!replayed) {
       throw UsageError(
           "--trace: none of the policies looks rows up or selects them; add litecache "
@@ -110,8 +110,8 @@ class LabBenchCommand final : public cli::BenchCommand {
     for (const Plan& plan : plans) {
       const kv::HeadPlan* heads = plan.cache->heads();
       if (heads == nullptr) continue;  // the policy does no lookups
-      const kv::ReuseShares shares{.hit_ratio = hit_ratio_, .overlap = overlap_, .seed = seed()};
-      kv::ForceReuse(plan.cache.get(), kv::DrawReuse(*heads, shares));
+      const lab::ReuseShares shares{.hit_ratio = hit_ratio_, .overlap = overlap_, .seed = seed()};
+      lab::ForceReuse(plan.cache.get(), lab::DrawReuse(*heads, shares));
       forced = true;
     }
     if (!forced) {
@@ -123,7 +123,7 @@ class LabBenchCommand final : public cli::BenchCommand {
 
   std::optional<double> hit_ratio_, overlap_;
   std::string trace_file_;
-  std::shared_ptr<const kv::Trace> trace_;  // null: none
+  std::shared_ptr<const lab::Trace> trace_;  // null: none
 };
 
 }  // namespace

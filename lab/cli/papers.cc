@@ -191,7 +191,7 @@ class PapersCommand final : public cli::Command {
       if (app_->count("--hit-ratio") + app_->count("--overlap") > 0) {
         throw cli::UsageError("--trace cannot be combined with --hit-ratio and --overlap");
       }
-      lab.trace = std::make_shared<const kv::Trace>(kv::Trace::Load(trace_file_));
+      lab.trace = std::make_shared<const lab::Trace>(lab::Trace::Load(trace_file_));
     }
     lab.accuracy_tasks = grid.accuracy_tasks;
     for (const auto* lengths : {&grid.lengths, &grid.prefill_lengths, &grid.link_lengths}) {

@@ -61,11 +61,11 @@ class RecordCommand final : public cli::Command {
                           ? static_cast<double>(budget.tokens) / static_cast<double>(window.size())
                           : budget.share;
     options_.by_need = budget.by_need;
-    kv::Trace trace;
+    lab::Trace trace;
     {
       ProgressBar bar("Recording", static_cast<int64_t>(window.size()), "tokens");
-      trace = profile::RecordTrace(device, *stream, *decoder, window, options_,
-                                   [&](int64_t done) { bar.Update(done); });
+      trace = lab::RecordTrace(device, *stream, *decoder, window, options_,
+                               [&](int64_t done) { bar.Update(done); });
     }
     trace.model = std::filesystem::canonical(directory).filename().string();
     trace.fingerprint = model::Fingerprint(directory);
@@ -90,7 +90,7 @@ class RecordCommand final : public cli::Command {
 
   cli::EngineFlags flags_;
   cli::ProfileInputs inputs_;
-  profile::TraceOptions options_;
+  lab::TraceOptions options_;
   std::string output_;
 };
 

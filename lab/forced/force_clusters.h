@@ -4,13 +4,14 @@
 
 #include <cstdint>
 
+#include "lab/namespaces.h"
 #include "ops/common/host_device.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 
 // The first of `clusters` clusters represented by cluster `id` of the `recorded` ones.
 LC_HOST_DEVICE int32_t FirstCluster(int32_t id, int32_t clusters, int32_t recorded) {
   return static_cast<int32_t>((int64_t{id} * clusters + recorded - 1) / recorded);
 }
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

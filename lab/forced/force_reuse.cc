@@ -7,7 +7,7 @@
 #include "device/cpu/cpu_device.h"
 #include "lab/forced/force_rows.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 namespace {
 
 void Force(const ForceOverlapWork& work, std::vector<uint32_t>* words) {
@@ -65,4 +65,4 @@ void ForceOverlap(Stream& stream, std::span<const ForceOverlapWork> work) {
                                    });
 }
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

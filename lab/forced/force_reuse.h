@@ -7,9 +7,10 @@
 #include <span>
 
 #include "device/device.h"
+#include "lab/namespaces.h"
 #include "ops/common/host_device.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 
 // The result forced on one head at one step.
 struct ForcedHead {
@@ -89,4 +90,4 @@ struct ForceOverlapWork {
 
 void ForceOverlap(Stream& stream, std::span<const ForceOverlapWork> work);
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

@@ -5,7 +5,7 @@
 #include "ops/common/overlap.cuh"
 #include "ops/reuse/slot_bits.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 __device__ ForcedHead Forced(const ForcedLayer& forced, const StepSequence& s, int32_t head) {
@@ -196,4 +196,4 @@ void ForceOverlap(Stream& stream, const StepView& step, const LiteCacheShape& sh
                     layer, forced, launch.bits, selected, selected_count);
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -3,9 +3,10 @@
 #pragma once
 
 #include "lab/forced/force_reuse.h"
+#include "lab/namespaces.h"
 #include "ops/slots/litecache_layer_cuda.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 
 // Thresholds of all layers, in device memory.
 struct ForcedThresholds {
@@ -36,4 +37,4 @@ void ForceOverlap(Stream& stream, const StepView& step, const LiteCacheShape& sh
                   int32_t* selected_count, void* scratch);
 size_t ForceScratchBytes(const LiteCacheShape& shape, int64_t capacity, int64_t max_context);
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -4,9 +4,10 @@
 #pragma once
 
 #include "lab/forced/force_reuse.h"
+#include "lab/namespaces.h"
 #include "ops/common/host_device.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 
 inline constexpr int32_t kForcedBlock = 128;
 inline constexpr int32_t kForcedBlockWords = kForcedBlock / 32;
@@ -29,4 +30,4 @@ LC_HOST_DEVICE int32_t ForcedWord(int32_t word, int32_t blocks, int32_t recorded
 // "cached".
 void ForceRows(const ForceOverlapWork& work);
 
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

@@ -4,7 +4,7 @@
 #include "lab/forced/take_words.cuh"
 #include "ops/select/block_sum.cuh"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 constexpr int kForceThreads = 256;
@@ -66,4 +66,4 @@ void ForceRows(Stream& stream, const StepView& step, int64_t kv_heads, const Sel
   LC_CUDA_LAUNCHED();
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

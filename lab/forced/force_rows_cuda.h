@@ -3,9 +3,10 @@
 #pragma once
 
 #include "lab/forced/force_rows.h"
+#include "lab/namespaces.h"
 #include "ops/attention/listed_cuda.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 
 // One layer's forced rows, in device memory.
 struct ForcedRows {
@@ -21,4 +22,4 @@ void ForceRows(Stream& stream, const StepView& step, int64_t kv_heads, const Sel
                const ForcedRows& forced, int32_t* selected, const int32_t* selected_count,
                int64_t max_selected);
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 void CheckShare(const char* name, const std::optional<double>& share) {
@@ -61,4 +61,4 @@ ForcedReuse DrawReuse(const HeadPlan& plan, const ReuseShares& shares) {
   return reuse;
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

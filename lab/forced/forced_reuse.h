@@ -9,8 +9,9 @@
 
 #include "kv/heads/head_plan.h"
 #include "lab/forced/force_reuse.h"
+#include "lab/namespaces.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 struct ForcedReuse {
   int64_t steps = 0;                   // after these it starts over
@@ -37,4 +38,4 @@ ForcedReuse DrawReuse(const HeadPlan& heads, const ReuseShares& shares);
 // One without results, for these heads.
 ForcedReuse EmptyReuse(const HeadPlan& heads, int64_t steps);
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -8,7 +8,7 @@
 #include "lab/forced/force_clusters.h"
 #include "lab/forced/force_rows.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 constexpr int64_t kWordBits = 32;
@@ -171,4 +171,4 @@ std::vector<uint16_t> ForcedSelection::ClusterOrder() const {
   return all;
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

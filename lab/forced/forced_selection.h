@@ -7,9 +7,10 @@
 #include <memory>
 #include <vector>
 
+#include "lab/namespaces.h"
 #include "lab/trace/replay.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 class ForcedSelection {
  public:
@@ -52,4 +53,4 @@ class ForcedSelection {
   mutable std::vector<int32_t> wanted_;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -10,8 +10,9 @@
 #include "kv/layout.h"
 #include "lab/forced/force_rows_cuda.h"
 #include "lab/forced/forced_selection.h"
+#include "lab/namespaces.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 template <class T>
 class ForcedTable {
@@ -54,4 +55,4 @@ class ForcedRowTable {
   ForcedTable<uint32_t> bits_;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -7,7 +7,7 @@
 #include "lab/forced/reuse_override_cuda.h"
 #include "ops/common/available_cuda.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 ReuseOverride::ReuseOverride(ForcedReuse reuse) : reuse_(std::move(reuse)) {
   LC_CHECK(reuse_.steps >= 1 && !reuse_.heads.empty());
@@ -68,4 +68,4 @@ void ForceReuse(CachePlan* plan, ForcedReuse reuse) {
   overridable->SetOverride(std::make_shared<const ReuseOverride>(std::move(reuse)));
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -8,8 +8,9 @@
 #include "kv/cache_plan.h"
 #include "kv/litecache/result_override.h"
 #include "lab/forced/forced_reuse.h"
+#include "lab/namespaces.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 class ReuseOverride final : public ResultOverride {
  public:
@@ -31,4 +32,4 @@ class ReuseOverride final : public ResultOverride {
 // litecache.
 void ForceReuse(CachePlan* plan, ForcedReuse reuse);
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -7,7 +7,7 @@
 #include "device/cuda/cuda_device.h"
 #include "lab/forced/force_reuse_cuda.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 // Above and below all similarities.
@@ -118,4 +118,4 @@ std::unique_ptr<CudaResultOverride> CreateCudaReuseOverride(CudaDevice& device,
   return std::make_unique<CudaReuseOverride>(device, reuse, reuse.kv_heads);
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

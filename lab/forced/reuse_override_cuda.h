@@ -5,14 +5,15 @@
 
 #include "kv/litecache/result_override_cuda.h"
 #include "lab/forced/forced_reuse.h"
+#include "lab/namespaces.h"
 
 namespace litecache {
 class CudaDevice;
 }
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 std::unique_ptr<CudaResultOverride> CreateCudaReuseOverride(CudaDevice& device,
                                                             const ForcedReuse& reuse);
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -2,8 +2,9 @@
 #pragma once
 
 #include "lab/forced/force_reuse.h"
+#include "lab/namespaces.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 
 // The positions taken in one thread's consecutive words [first, last) of a bitmap of the positions
 // that have a slot: word_at(w). cached_before: bits of the words before.
@@ -35,4 +36,4 @@ __device__ void TakeWords(int32_t first, int32_t last, int32_t begin, int32_t en
   }
 }
 
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

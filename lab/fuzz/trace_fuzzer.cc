@@ -12,7 +12,7 @@
 
 namespace {
 
-using litecache::kv::Trace;
+using litecache::lab::Trace;
 
 void Try(std::span<const std::byte> bytes) {
   try {

@@ -72,7 +72,7 @@ Lab::Loaded& Lab::Load(const std::string& shape) {
   loaded_.reset(new Loaded{shape, Subject(machine_, options), nullptr});
   if (options_.trace != nullptr) {
     const kv::Layout layout = loaded_->subject.layout();
-    auto profile = std::make_shared<kv::Profile>(kv::ProfileOf(*options_.trace, layout));
+    auto profile = std::make_shared<kv::Profile>(lab::ProfileOf(*options_.trace, layout));
     profile->hata[kHataBits] = kv::RandomHataWeights(layout, kHataBits);
     loaded_->profile = std::move(profile);
   }
@@ -97,14 +97,14 @@ Json Lab::Measure(const Cell& cell, const std::function<void(int64_t, int64_t)>&
 
 std::string Lab::Force(const Cell& cell, kv::CachePlan* plan) const {
   if (options_.trace != nullptr && !cell.system.hit_ratio && !cell.system.overlap) {
-    return kv::ReplayTrace(plan, options_.trace) ? "trace" : "";
+    return lab::ReplayTrace(plan, options_.trace) ? "trace" : "";
   }
   const kv::HeadPlan* heads = plan->heads();
   if (heads == nullptr) return "";  // the policy does no lookups
-  const kv::ReuseShares shares{.hit_ratio = cell.system.hit_ratio.value_or(options_.hit_ratio),
-                               .overlap = cell.system.overlap.value_or(options_.overlap),
-                               .seed = options_.seed};
-  kv::ForceReuse(plan, kv::DrawReuse(*heads, shares));
+  const lab::ReuseShares shares{.hit_ratio = cell.system.hit_ratio.value_or(options_.hit_ratio),
+                                .overlap = cell.system.overlap.value_or(options_.overlap),
+                                .seed = options_.seed};
+  lab::ForceReuse(plan, lab::DrawReuse(*heads, shares));
   return "shares";
 }
 

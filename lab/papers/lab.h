@@ -34,7 +34,7 @@ struct LabOptions {
   // Forced on policy litecache if a cell does not set them.
   double hit_ratio = 0.8, overlap = 0.7;
   // Replaces the results of lookups and selections unless a cell forces others; null: none.
-  std::shared_ptr<const kv::Trace> trace;
+  std::shared_ptr<const lab::Trace> trace;
   // Rates of this machine, if they were measured before.
   std::optional<MachineRates> rates;
   std::vector<std::string> accuracy_tasks;

@@ -119,7 +119,7 @@ std::optional<MachineRates> RatesIn(const std::filesystem::path& file) {
 void WriteDescription(const std::filesystem::path& file, const SuiteOptions& options,
                       const std::vector<Experiment>& experiments, const std::string& forced) {
   Json json = {{"command", options.command}, {"forced", forced}, {"trace", nullptr}};
-  if (const kv::Trace* trace = options.lab.trace.get()) {
+  if (const lab::Trace* trace = options.lab.trace.get()) {
     json["trace"] = {
         {"budget", trace->budget}, {"text", trace->text}, {"kv_heads", trace->kv_heads}};
   }
@@ -136,7 +136,7 @@ SuiteResult RunSuite(const SuiteOptions& options) {
   const std::filesystem::path folder = options.output / "papers";
   const std::filesystem::path machine_file = folder / "machine.json";
   Results results(folder / "cells");
-  const kv::Trace* trace = options.lab.trace.get();
+  const lab::Trace* trace = options.lab.trace.get();
   const std::string forced =
       trace != nullptr
           ? trace->Describe()

@@ -5,7 +5,7 @@
 
 #include "ops/litecache_testing_cuda.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 class ForceReuseTest : public LiteCacheTest {
@@ -193,4 +193,4 @@ TEST_F(ForceReuseTest, LongContexts) {
 }
 
 }  // namespace
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

@@ -11,7 +11,7 @@
 #include "device/cpu/cpu_device.h"
 #include "test_seed.h"
 
-namespace litecache::ops {
+namespace litecache::lab::ops {
 namespace {
 
 TEST(ForceOverlap, SelectionsKeepTheirShareOfTheCachedRows) {
@@ -98,4 +98,4 @@ TEST(ForceOverlap, TakesRowsFromTheWholeContext) {
 }
 
 }  // namespace
-}  // namespace litecache::ops
+}  // namespace litecache::lab::ops

@@ -8,7 +8,7 @@
 #include "ops/device_tables_cuda.h"
 #include "test_size.h"
 
-namespace litecache::ops::cuda {
+namespace litecache::lab::ops::cuda {
 namespace {
 
 class CudaForceRows : public DeviceTableTest {};
@@ -100,4 +100,4 @@ TEST_F(CudaForceRows, SelectionsAreThoseOfTheCpu) {
 }
 
 }  // namespace
-}  // namespace litecache::ops::cuda
+}  // namespace litecache::lab::ops::cuda

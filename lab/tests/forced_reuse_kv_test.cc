@@ -13,7 +13,7 @@
 #include "lab/forced/reuse_override.h"
 #include "test_seed.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 constexpr Layout kLayout{
@@ -244,4 +244,4 @@ TEST(DrawReuse, EveryStepHasItsShare) {
 }
 
 }  // namespace
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -9,7 +9,7 @@
 #include "kv/attention_error.h"
 #include "lab/trace/replays_trace.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 namespace {
 
@@ -227,4 +227,4 @@ void Life::ExpectRefusalsLeaveNothing(const CachePlan& plan, const std::string& 
   }
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

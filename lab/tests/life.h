@@ -19,8 +19,9 @@
 #include "kv/device_test.h"
 #include "kv/random_life.h"
 #include "lab/forced/forced_selection.h"
+#include "lab/namespaces.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 class Life {
  public:
@@ -114,4 +115,4 @@ class Life {
   Charges charges_;
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

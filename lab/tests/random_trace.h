@@ -7,9 +7,10 @@
 #include <set>
 #include <vector>
 
+#include "lab/namespaces.h"
 #include "lab/trace/trace.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // Steps whose rows and queries drift.
 inline Trace RandomTrace(std::mt19937_64& random, bool whole_blocks = false) {
@@ -87,4 +88,4 @@ inline Trace RandomTrace(std::mt19937_64& random, bool whole_blocks = false) {
   return t;
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -13,7 +13,7 @@
 #include "profile/small_model.h"
 #include "test_seed.h"
 
-namespace litecache::profile {
+namespace litecache::lab {
 namespace {
 
 // Results are those of `full`; `observer` attends the same and its results are dropped.
@@ -67,7 +67,7 @@ TEST(TraceReplay, CountsWhatTheCacheCounts) {
   const int64_t n = 400, steps = 40;
   const auto tokens = testing::RandomTokens(random, n, 2);  // few: similar queries
   const TraceOptions recorded{.steps = steps, .recent_tokens = 19};
-  const kv::Trace trace = RecordTrace(device, *stream, *decoder, tokens, recorded, nullptr);
+  const Trace trace = RecordTrace(device, *stream, *decoder, tokens, recorded, nullptr);
   const kv::Layout layout = config.kv_layout(decoder->kv_dtype());
 
   double hits = 0, misses = 0, corrected = 0, confirmed = 0;
@@ -119,9 +119,9 @@ TEST(TraceReplay, CountsWhatTheCacheCounts) {
       for (int64_t head = 0; head < config.kv_heads; ++head) {
         std::vector<int64_t> q_heads;
         for (int64_t j = 0; j < config.group(); ++j) q_heads.push_back(head * config.group() + j);
-        kv::HeadReplay replay(
+        HeadReplay replay(
             trace,
-            {.place = kv::TraceMap(trace, layout)
+            {.place = TraceMap(trace, layout)
                           .Predicted(layer, heads.sources[static_cast<size_t>(layer)]),
              .kv_head = head,
              .q_heads = q_heads,
@@ -135,7 +135,7 @@ TEST(TraceReplay, CountsWhatTheCacheCounts) {
           const auto moved = [&](const ops::ForcedHead& forced) {
             return forced.hit == 0 ? rows * (1 - double(forced.kept) / ops::ForcedHead::kWhole) : 0;
           };
-          const kv::HeadReplay::Result result = replay.Step(step);
+          const HeadReplay::Result result = replay.Step(step);
           replayed.lookups += 1;
           replayed.hits += result.lookup.hit;
           replayed.moved += moved(result.lookup) + moved(result.check);
@@ -163,4 +163,4 @@ TEST(TraceReplay, CountsWhatTheCacheCounts) {
 }
 
 }  // namespace
-}  // namespace litecache::profile
+}  // namespace litecache::lab

@@ -15,7 +15,10 @@
 #include "profile/small_model.h"
 #include "test_seed.h"
 
-namespace litecache::profile {
+namespace litecache::lab {
+
+using namespace profile;  // NOLINT
+
 namespace {
 
 using testing::RandomTokens;
@@ -33,7 +36,7 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
   options.recent_tokens = 19;
   options.chunk = 100;
   options.lags = 5;
-  const kv::Trace trace = RecordTrace(device, *stream, *decoder, tokens, options, nullptr);
+  const Trace trace = RecordTrace(device, *stream, *decoder, tokens, options, nullptr);
   EXPECT_EQ(trace.layers, config.layers);
   EXPECT_EQ(trace.q_heads, config.q_heads);
   EXPECT_EQ(trace.kv_heads, config.kv_heads);
@@ -102,7 +105,7 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
   for (int64_t distance = 1; distance <= 2; ++distance) {
     for (int64_t layer = distance; layer < trace.layers; ++layer) {
       for (int64_t q_head = 0; q_head < trace.q_heads; ++q_head) {
-        const auto query = [&](kv::TraceQuery q) {
+        const auto query = [&](TraceQuery q) {
           return q.distance > 0 ? r.Predicted(distance, layer, q.step, q_head)
                                 : r.Query(layer, r.first_step() + q.step, q_head);
         };
@@ -110,7 +113,7 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
           for (int64_t b = std::max<int64_t>(a - 5, 0); b <= std::min(a + 5, trace.steps - 1);
                ++b) {
             for (const int64_t other : {int64_t{0}, distance}) {
-              const kv::TraceQuery x{a, distance}, y{b, other};
+              const TraceQuery x{a, distance}, y{b, other};
               EXPECT_NEAR(trace.Cosine(layer, q_head, x, y), Cosine(query(x), query(y), d),
                           1.0 / 127);
             }
@@ -120,9 +123,9 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
     }
   }
   // A predicted query that is nearly the actual one selects nearly the same rows.
-  const auto overlap = [&](int64_t layer, int64_t head, kv::TraceQuery x, kv::TraceQuery y) {
+  const auto overlap = [&](int64_t layer, int64_t head, TraceQuery x, TraceQuery y) {
     const auto& rows = trace.Rows(layer, head, x);
-    return static_cast<double>(kv::CommonRows(rows, trace.Rows(layer, head, y))) /
+    return static_cast<double>(CommonRows(rows, trace.Rows(layer, head, y))) /
            static_cast<double>(rows.size());
   };
   double near = 0, nears = 0, far = 0, fars = 0;
@@ -145,9 +148,9 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
   // By need: a prefix, by weight, of the rows of the same budget.
   TraceOptions by_need = options;
   by_need.budget = 0.9;  // a random model's attention is nearly even
-  const kv::Trace most = RecordTrace(device, *stream, *decoder, tokens, by_need, nullptr);
+  const Trace most = RecordTrace(device, *stream, *decoder, tokens, by_need, nullptr);
   by_need.by_need = true;
-  const kv::Trace needed = RecordTrace(device, *stream, *decoder, tokens, by_need, nullptr);
+  const Trace needed = RecordTrace(device, *stream, *decoder, tokens, by_need, nullptr);
   EXPECT_TRUE(needed.by_need);
   size_t fewer = 0;
   for (size_t i = 0; i < needed.rows.size(); ++i) {
@@ -157,7 +160,7 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
   }
   EXPECT_GT(fewer, needed.rows.size() / 4);
 
-  const kv::Trace again = RecordTrace(device, *stream, *decoder, tokens, options, nullptr);
+  const Trace again = RecordTrace(device, *stream, *decoder, tokens, options, nullptr);
   EXPECT_EQ(again.Bytes(), trace.Bytes());
   EXPECT_EQ(trace.text_hash.size(), 16u);
   auto other = tokens;
@@ -170,4 +173,4 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
 }
 
 }  // namespace
-}  // namespace litecache::profile
+}  // namespace litecache::lab

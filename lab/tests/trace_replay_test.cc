@@ -17,7 +17,7 @@
 #include "lab/trace/replays_trace.h"
 #include "test_seed.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 // The position of step `t` in 0, 1, .., S - 1, S - 2, .., 1, 0, 1, ...
@@ -264,4 +264,4 @@ TEST(TraceReplay, IsForPoliciesThatSelect) {
 }
 
 }  // namespace
-}  // namespace litecache::kv
+}  // namespace litecache::lab

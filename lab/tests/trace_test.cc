@@ -24,7 +24,7 @@
 #include "temporary_directory.h"
 #include "test_seed.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 using ::litecache::testing::TemporaryDirectory;
@@ -277,4 +277,4 @@ TEST(ForcedSelection, RanksEveryClusterOnceTheTracesBestFirst) {
 }
 
 }  // namespace
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 constexpr int kShiftBits = 4;        // of a list's k
@@ -88,4 +88,4 @@ void BitReader::ExpectEnd() const {
   if (left() >= 8) throw FileError("{}: {} bytes follow its end", name_, left() / 8);
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
-namespace litecache::kv {
+#include "lab/namespaces.h"
+
+namespace litecache::lab {
 
 class BitWriter {
  public:
@@ -44,4 +46,4 @@ class BitReader {
   uint64_t at_ = 0;  // the next bit
 };
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -7,7 +7,7 @@
 #include "lab/forced/reuse_override.h"
 #include "lab/trace/replays_trace.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 bool ReplayTrace(CachePlan* plan, std::shared_ptr<const Trace> trace) {
   if (auto* replays = dynamic_cast<ReplaysTrace*>(plan)) {
@@ -213,4 +213,4 @@ ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan
   return reuse;
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

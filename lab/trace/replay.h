@@ -20,11 +20,12 @@
 #include "kv/heads/profile.h"
 #include "kv/litecache/result_override.h"
 #include "lab/forced/forced_reuse.h"
+#include "lab/namespaces.h"
 #include "lab/trace/trace.h"
 #include "ops/reuse/qsac_lookup.h"
 #include "ops/slots/slot_windows.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 class TraceMap {
  public:
@@ -105,4 +106,4 @@ ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan
                         const ops::SlotWindows<int64_t>& windows, ops::Aggregation aggregation,
                         std::optional<PredictionCheck> check);
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

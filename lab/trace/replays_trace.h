@@ -6,9 +6,10 @@
 #include <string>
 
 #include "kv/cache_plan.h"
+#include "lab/namespaces.h"
 #include "lab/trace/trace.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 // Optional interface of a CachePlan (dynamic_cast), for policies that select rows at every step.
 class ReplaysTrace {
@@ -23,4 +24,4 @@ class ReplaysTrace {
 // Makes the plan replay it. Returns false if its policy selects nothing.
 bool ReplayTrace(CachePlan* plan, std::shared_ptr<const Trace> trace);
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 
 int64_t CommonRows(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
   int64_t common = 0;
@@ -78,4 +78,4 @@ std::string Trace::Describe() const {
   return fmt::format("{}, {} steps at {} tokens, text {}", model, steps, context, text_hash);
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

@@ -9,7 +9,9 @@
 #include <string>
 #include <vector>
 
-namespace litecache::kv {
+#include "lab/namespaces.h"
+
+namespace litecache::lab {
 
 // A query of a step: the actual one (distance 0), or the one predicted from the input of the layer
 // that is `distance` layers earlier.
@@ -112,4 +114,4 @@ struct Trace {
 // Number of positions in both of two ascending lists.
 int64_t CommonRows(const std::vector<int32_t>& a, const std::vector<int32_t>& b);
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

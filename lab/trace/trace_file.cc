@@ -14,7 +14,7 @@
 #include "lab/trace/bit_stream.h"
 #include "lab/trace/trace.h"
 
-namespace litecache::kv {
+namespace litecache::lab {
 namespace {
 
 constexpr std::string_view kMagic = "LCTRACE1";
@@ -321,4 +321,4 @@ Trace Trace::Parse(std::span<const std::byte> file, const std::string& name) {
   return t;
 }
 
-}  // namespace litecache::kv
+}  // namespace litecache::lab

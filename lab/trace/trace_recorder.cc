@@ -14,15 +14,17 @@
 #include "profile/similarity.h"
 #include "profile/threshold_curves.h"
 
-namespace litecache::profile {
+namespace litecache::lab {
+using namespace profile;  // NOLINT: the recorder extends the profiler's recordings
+
 namespace {
 
 int8_t InUnits(float cosine) {
-  return static_cast<int8_t>(std::lround(std::clamp(cosine, -1.0f, 1.0f) * kv::Trace::kUnit));
+  return static_cast<int8_t>(std::lround(std::clamp(cosine, -1.0f, 1.0f) * Trace::kUnit));
 }
 
 void AppendCosines(const std::vector<float>& queries, int64_t group, int64_t d, int64_t steps,
-                   kv::Trace* trace) {
+                   Trace* trace) {
   for (int64_t j = 0; j < group; ++j) {
     const auto query = [&](int64_t step) { return queries.data() + (step * group + j) * d; };
     for (int64_t a = 1; a < steps; ++a) {
@@ -40,12 +42,12 @@ struct TablePlace {
 };
 
 void FillCosines(const std::vector<float>& actual, const std::vector<float>& predicted, int64_t d,
-                 const TablePlace& at, kv::Trace* trace) {
+                 const TablePlace& at, Trace* trace) {
   const int64_t group = trace->group();
-  const auto query = [&](kv::TraceQuery q, int64_t j) {
+  const auto query = [&](TraceQuery q, int64_t j) {
     return (q.distance > 0 ? predicted : actual).data() + (q.step * group + j) * d;
   };
-  kv::TraceQuery a, b;
+  TraceQuery a, b;
   for (int64_t j = 0; j < group; ++j) {
     int8_t* table = trace->predicted_cosines.data() + (at.first + j) * trace->table_size();
     for (int64_t i = 0; i < trace->table_size(); ++i) {
@@ -85,8 +87,7 @@ std::vector<uint16_t> Rank(const lab::KMeansResult& clusters, int64_t count, con
 
 // Clusters of a KV head's keys, ranked by each step's queries [steps][group][head_dim].
 void AppendClusters(Stream& stream, const Recording& r, int64_t layer, int64_t head,
-                    const std::vector<float>& queries, const TraceOptions& options,
-                    kv::Trace* trace) {
+                    const std::vector<float>& queries, const TraceOptions& options, Trace* trace) {
   const int64_t group = trace->group(), d = r.layout.head_dim;
   const int64_t clustered = r.tokens - r.steps - options.sink_tokens - options.recent_tokens;
   // Keys as rows of one page; the values are not used.
@@ -111,9 +112,9 @@ void AppendClusters(Stream& stream, const Recording& r, int64_t layer, int64_t h
 
 }  // namespace
 
-kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
-                      std::span<const int32_t> tokens, const TraceOptions& options,
-                      const std::function<void(int64_t done)>& progress) {
+Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
+                  std::span<const int32_t> tokens, const TraceOptions& options,
+                  const std::function<void(int64_t done)>& progress) {
   const auto n = static_cast<int64_t>(tokens.size());
   const int64_t first = n - options.steps;  // position of the first step
   const int64_t clustered = first - options.sink_tokens - options.recent_tokens;
@@ -128,7 +129,7 @@ kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
              progress);
   const kv::Layout& layout = r.layout;
   const int64_t group = layout.q_heads / layout.kv_heads, d = layout.head_dim;
-  kv::Trace trace;
+  Trace trace;
   trace.layers = layout.layers;
   trace.q_heads = layout.q_heads;
   trace.kv_heads = layout.kv_heads;
@@ -199,4 +200,4 @@ kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
   return trace;
 }
 
-}  // namespace litecache::profile
+}  // namespace litecache::lab

@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "device/device.h"
+#include "lab/namespaces.h"
 #include "lab/trace/trace.h"
 #include "litecache/kv_options.h"
 #include "model/decoder.h"
 
-namespace litecache::profile {
+namespace litecache::lab {
 
 struct TraceOptions {
   int64_t steps = 48;    // last tokens of the text, treated as decode steps
@@ -34,8 +35,8 @@ struct TraceOptions {
 // Rows are the exact top ones by the group's summed softmaxes, neither sink nor recent. The caller
 // sets the trace's model, fingerprint, text and created. Throws InvalidArgument for a text that is
 // too short.
-kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
-                      std::span<const int32_t> tokens, const TraceOptions& options,
-                      const std::function<void(int64_t done)>& progress);
+Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
+                  std::span<const int32_t> tokens, const TraceOptions& options,
+                  const std::function<void(int64_t done)>& progress);
 
-}  // namespace litecache::profile
+}  // namespace litecache::lab

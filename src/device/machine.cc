@@ -46,9 +46,9 @@ void UseGraphs([[maybe_unused]] Stream& stream, [[maybe_unused]] bool use) {
 #endif
 }
 
-void KeepRowsAlike([[maybe_unused]] Stream& stream) {
+void MakeBatchInvariant([[maybe_unused]] Stream& stream) {
 #ifdef LITECACHE_CUDA
-  if (stream.device_type() == DeviceType::kCuda) AsCuda(stream).KeepRowsAlike();
+  if (stream.device_type() == DeviceType::kCuda) AsCuda(stream).MakeBatchInvariant();
 #endif
 }
 

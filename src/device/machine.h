@@ -26,9 +26,9 @@ Machine OpenMachine(const std::string& name, int threads);
 // the graphs recorded so far. Does nothing for a CPU's stream.
 void UseGraphs(Stream& stream, bool use);
 
-// Operations on a GPU's stream compute a row of few alike, however many rows there are: products of
-// up to 16 rows with bf16 weights, and attention of one row per sequence. A CPU's stream does
-// anyway. Call before anything is recorded.
-void KeepRowsAlike(Stream& stream);
+// From now on the bits of a row do not depend on the other rows of its batch (batch invariance), in
+// products of up to 16 rows with bf16 weights and in attention of one row per sequence on a GPU's
+// stream. A CPU's operations are like that anyway. Call before anything is recorded.
+void MakeBatchInvariant(Stream& stream);
 
 }  // namespace litecache

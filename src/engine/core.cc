@@ -33,7 +33,7 @@ Core::Core(const Backend& backend, const CoreOptions& options)
   LC_CHECK(options.max_batch >= 1 && options.prefill_chunk >= 1 && options.score_rows >= 1);
   logits_ = backend.device->CreateMirror(
       static_cast<size_t>((options.max_batch + options.score_rows) * vocab_) * sizeof(float));
-  if (options.draft_tokens > 0 && !backend.cache->TakesBack()) {
+  if (options.draft_tokens > 0 && !backend.cache->CanTruncate()) {
     throw Unsupported("draft: KV policy '{}' cannot take back rejected tokens here; use full",
                       backend.cache->policy());
   }

@@ -132,7 +132,7 @@ class Core {
   // Follows a step's drafts as far as they are what the samples choose, and takes the rest back.
   void FinishDrafts(const StepPlan& plan);
   // The same for one sample: frees the rows of drafted tokens that it has not chosen.
-  void TakeBack(const Group& group, const Sample& sample);
+  void TruncateRejected(const Group& group, const Sample& sample);
   void EndSample(Group* group, Sample* sample);
   // Ends a whole request and frees its memory.
   void End(Group* group, FinishReason reason, const std::string& error = {});

@@ -93,7 +93,7 @@ void Core::FinishDrafts(const StepPlan& plan) {
       sample.drafts->acceptance.Record(sample.drafts->match,
                                        sample.live ? one.row->drafted : one.accepted, one.accepted);
     }
-    if (sample.live && !group->ended) TakeBack(*group, sample);
+    if (sample.live && !group->ended) TruncateRejected(*group, sample);
     const auto count = [&](DraftStats* stats) {
       stats->drafted += one.row->drafted;
       stats->accepted += one.accepted;
@@ -104,7 +104,7 @@ void Core::FinishDrafts(const StepPlan& plan) {
   }
 }
 
-void Core::TakeBack(const Group& group, const Sample& sample) {
+void Core::TruncateRejected(const Group& group, const Sample& sample) {
   if (options_.draft_tokens == 0) return;
   // The last token is not in the cache.
   const int64_t rows = group.prompt_size() + sample.generated - 1;

@@ -90,7 +90,7 @@ void Core::ReleaseSequence(Group* group, const Sample* sample, bool keep) {
 
 void Core::EndSample(Group* group, Sample* sample) {
   sample->live = false;
-  TakeBack(*group, *sample);  // a kept prefix must not hold rejected tokens
+  TruncateRejected(*group, *sample);  // a kept prefix must not hold rejected tokens
   ReleaseSequence(group, sample, /*keep=*/true);
   if (group->width() == 0) group->ended = true;
 }

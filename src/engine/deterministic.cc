@@ -12,7 +12,7 @@ int64_t DeterministicRows(const model::Decoder& decoder, DeviceType device,
                           policy);
   }
   const DType dtype = decoder.kv_dtype();
-  const int64_t rows = ops::LinearRowsAlike(device, dtype);
+  const int64_t rows = ops::LinearBatchInvariantRows(device, dtype);
   if (rows == 0) {
     throw Unsupported(
         "deterministic: on a GPU it needs a model in bf16, and this one computes in {}; run it on "

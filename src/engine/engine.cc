@@ -71,7 +71,7 @@ Parts Begin(const EngineOptions& options, std::string name) {
         options.weights_on_device);
   }
   parts.stream = parts.machine.compute().CreateStream();
-  if (options.deterministic) KeepRowsAlike(*parts.stream);
+  if (options.deterministic) MakeBatchInvariant(*parts.stream);
   // Measured before the weights are loaded; otherwise mapped files would count twice.
   parts.budget =
       options.memory > 0

@@ -106,9 +106,9 @@ class Cache {
   virtual int64_t Length(SequenceId id) const = 0;
 
   // ---- Drafts: a step may hold tokens that turn out not to follow. ----
-  // Whether Truncate() works; if not, it throws Unsupported.
-  virtual bool TakesBack() const { return false; }
-  // Takes back a sequence's tokens from `tokens` on, at most Length(id), between steps: rows,
+  // If not, Truncate() throws Unsupported.
+  virtual bool CanTruncate() const { return false; }
+  // Removes a sequence's tokens from `tokens` on, at most Length(id), between steps: rows,
   // pages and everything computed from them are as if they had never been stored.
   virtual void Truncate(SequenceId id, int64_t tokens);
 

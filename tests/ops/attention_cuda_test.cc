@@ -232,9 +232,9 @@ TEST_F(CudaAttention, AChainInAGraph) {
   }
 }
 
-// On a stream that keeps rows alike, a sequence's result has the bits that it has alone.
-TEST_F(CudaAttention, RowsAlikeDoNotDependOnTheOtherSequences) {
-  AsCuda(*stream_).KeepRowsAlike();
+// On a batch-invariant stream, a sequence's result has the bits that it has alone.
+TEST_F(CudaAttention, BatchInvariantRowsDoNotDependOnTheOtherSequences) {
+  AsCuda(*stream_).MakeBatchInvariant();
   Random random(58);
   constexpr int64_t kHeads = 2, kGroup = 4, kDim = 128, kPage = 128;
   constexpr int64_t kQHeads = kHeads * kGroup, kColumns = kQHeads * kDim;

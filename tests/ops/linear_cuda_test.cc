@@ -104,10 +104,10 @@ TEST_F(CudaLinearTest, TwoRoundedProductsOfOneX) {
 }
 
 TEST_F(CudaLinearTest, ARowsBitsDoNotDependOnTheOthers) {
-  // 16 rows of 14,344 values fit into no SM's shared memory, one does: only a stream that keeps
-  // rows alike multiplies both with the same kernel.
+  // 16 rows of 14,344 values fit into no SM's shared memory, one does: only a
+  // batch-invariant stream multiplies both with the same kernel.
   for (const int64_t in : {1048, 14344}) {
-    if (in == 14344) AsCuda(*stream_).KeepRowsAlike();
+    if (in == 14344) AsCuda(*stream_).MakeBatchInvariant();
     const LinearCase c = Make(kMaxGemvRows, 203, in, DType::kBF16, DType::kF32, false, false, 0);
     const LinearPart all = Target(c);
     const MatrixView x = OnDevice(c.x);

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "base/thread_pool.h"
+#include "lab/namespaces.h"
 #include "lab/policies/common/kmeans.h"
-#include "lab/policies/common/namespaces.h"
 
 namespace litecache::lab::ops::cpu {
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 
 namespace litecache::lab::ops::cpu {
 

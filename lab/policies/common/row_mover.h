@@ -9,7 +9,7 @@
 
 #include "base/background_threads.h"
 #include "device/cpu/cpu_device.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "ops/rows/move_rows.h"
 
 namespace litecache::lab {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "ops/common/row_format.h"
 
 namespace litecache::lab {

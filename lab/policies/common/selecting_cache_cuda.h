@@ -23,7 +23,7 @@
 #include "kv/transfer/transfer_engine_cuda.h"
 #include "kv/with_shape.h"
 #include "lab/forced/forced_table_cuda.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/common/store_prefill_cuda.h"
 #include "litecache/kv_options.h"
 #include "ops/attention/listed_cuda.h"

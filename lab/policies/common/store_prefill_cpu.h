@@ -10,7 +10,7 @@
 #include "device/device.h"
 #include "kv/cache.h"
 #include "kv/pages/sequence_table.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "ops/attention/attention.h"
 
 namespace litecache::lab {

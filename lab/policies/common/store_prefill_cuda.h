@@ -12,7 +12,7 @@
 #include "device/cuda/branch.h"
 #include "kv/cache.h"
 #include "kv/step/step_block_cuda.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "ops/rows/rows_cuda.h"
 
 namespace litecache::lab {

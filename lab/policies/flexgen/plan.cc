@@ -11,7 +11,7 @@
 #include "kv/heads/profile.h"
 #include "kv/offload/offload_cache.h"
 #include "kv/step/attention_scratch_cuda.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/flexgen/options.h"
 #include "lab/policies/flexgen/policy.h"
 #include "ops/attention/attention.h"

@@ -8,7 +8,7 @@
 #include "kv/cache.h"
 #include "kv/heads/profile.h"
 #include "lab/forced/forced_selection.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/infinigen/shape.h"
 
 namespace litecache::lab::infinigen {

@@ -18,7 +18,7 @@
 #include "kv/step/step_check.h"
 #include "kv/with_shape.h"
 #include "lab/forced/forced_selection.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/common/row_mover.h"
 #include "lab/policies/common/store_prefill_cpu.h"
 #include "lab/policies/infinigen/diagnosis.h"

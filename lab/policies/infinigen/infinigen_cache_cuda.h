@@ -15,7 +15,7 @@
 #include "kv/heads/profile.h"
 #include "kv/pages/page_pool.h"
 #include "kv/pages/staged_pages_cuda.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/common/selecting_cache_cuda.h"
 #include "lab/policies/infinigen/diagnosis.h"
 #include "lab/policies/infinigen/ops/infinigen_cuda.h"

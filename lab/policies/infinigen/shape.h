@@ -5,7 +5,7 @@
 
 #include "device/device.h"
 #include "kv/layout.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/infinigen/options.h"
 #include "litecache/kv_options.h"
 #include "ops/common/row_format.h"

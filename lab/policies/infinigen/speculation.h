@@ -10,7 +10,7 @@
 #include "device/device.h"
 #include "kv/heads/profile.h"
 #include "kv/retrieve/retrievers.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/infinigen/ops/channel_sums.h"
 #include "lab/policies/infinigen/ops/margin_select.h"
 #include "lab/policies/infinigen/options.h"

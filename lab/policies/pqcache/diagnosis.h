@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kv/cache.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 
 namespace litecache::lab::pqcache {
 

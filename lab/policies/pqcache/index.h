@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/background_threads.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/pqcache/shape.h"
 #include "ops/common/row_format.h"
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 
 namespace litecache::lab::pqcache {
 

@@ -7,7 +7,7 @@
 
 #include "kv/cache.h"
 #include "lab/forced/forced_selection.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/pqcache/shape.h"
 #include "litecache/kv_options.h"
 

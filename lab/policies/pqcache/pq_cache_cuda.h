@@ -12,7 +12,7 @@
 
 #include "device/cuda/copy_batch.h"
 #include "kv/pages/staged_pages_cuda.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/common/selecting_cache_cuda.h"
 #include "lab/policies/pqcache/diagnosis.h"
 #include "lab/policies/pqcache/ops/pqcache_cuda.h"

@@ -13,7 +13,7 @@
 #include "kv/cache.h"
 #include "kv/pages/page_pool.h"
 #include "kv/pages/sequence_table.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/pqcache/index.h"
 #include "lab/policies/pqcache/lfu.h"
 #include "lab/policies/pqcache/shape.h"

@@ -6,7 +6,7 @@
 
 #include "device/device.h"
 #include "kv/layout.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/pqcache/ops/pq_select.h"
 #include "lab/policies/pqcache/options.h"
 #include "litecache/kv_options.h"

@@ -13,7 +13,7 @@
 
 #include "base/background_threads.h"
 #include "device/device.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/sequence_cuda.h"
 #include "lab/policies/retroinfer/wave_update_cuda.h"
 #include "lab/policies/retroinfer/work_cuda.h"

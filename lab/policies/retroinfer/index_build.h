@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/background_threads.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/ops/clusters.h"
 #include "lab/policies/retroinfer/shape.h"
 #include "lab/policies/retroinfer/wave_build_cpu.h"

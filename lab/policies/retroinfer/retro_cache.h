@@ -6,7 +6,7 @@
 
 #include "kv/cache.h"
 #include "lab/forced/forced_selection.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/shape.h"
 
 namespace litecache::lab {

@@ -9,7 +9,7 @@
 #include "base/background_threads.h"
 #include "kv/step/attended_rows_cpu.h"
 #include "lab/forced/forced_selection.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/index_build.h"
 #include "lab/policies/retroinfer/wave_buffer.h"
 #include "lab/policies/retroinfer/wave_cache.h"

@@ -17,7 +17,7 @@
 #include "kv/step/step_block_cuda.h"
 #include "lab/forced/forced_selection.h"
 #include "lab/forced/forced_table_cuda.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/common/store_prefill_cuda.h"
 #include "lab/policies/retroinfer/answers_cuda.h"
 #include "lab/policies/retroinfer/ops/force_clusters_cuda.h"

@@ -8,7 +8,7 @@
 #include "kv/pages/device_pages_cuda.h"
 #include "kv/pages/sequence_table.h"
 #include "kv/pages/staged_pages_cuda.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
 #include "lab/policies/retroinfer/shape.h"
 #include "lab/policies/retroinfer/wave_sequence.h"

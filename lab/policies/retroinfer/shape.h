@@ -6,7 +6,7 @@
 
 #include "device/device.h"
 #include "kv/layout.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/ops/clusters.h"
 #include "lab/policies/retroinfer/options.h"
 #include "litecache/kv_options.h"

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "device/cpu/cpu_device.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 
 namespace litecache::lab {
 

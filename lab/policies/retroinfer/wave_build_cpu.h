@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/shape.h"
 
 namespace litecache::lab {

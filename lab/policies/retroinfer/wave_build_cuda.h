@@ -9,7 +9,7 @@
 
 #include "device/cuda/branch.h"
 #include "device/cuda/cuda_device.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/ops/cluster_build_cuda.h"
 #include "lab/policies/retroinfer/wave_build_cpu.h"
 #include "lab/policies/retroinfer/wave_sequence.h"

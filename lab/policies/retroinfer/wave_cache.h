@@ -14,7 +14,7 @@
 #include "kv/pages/sequence_table.h"
 #include "kv/step/step_check.h"
 #include "kv/with_shape.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/shape.h"
 #include "lab/policies/retroinfer/wave_sequence.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kv/pages/page_pool.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/block_cache.h"
 #include "lab/policies/retroinfer/wave_build_cpu.h"
 

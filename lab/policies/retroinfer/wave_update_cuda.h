@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
 #include "lab/policies/retroinfer/wave_sequence.h"
 

@@ -117,7 +117,7 @@ int BenchCommand::Run(const std::vector<std::string>&) {
   const Machine machine = OpenMachine(flags_.options.device, flags_.options.threads);
   Device& device = machine.compute();
   const auto stream = device.CreateStream();
-  if (flags_.options.deterministic) KeepRowsAlike(*stream);
+  if (flags_.options.deterministic) MakeBatchInvariant(*stream);
   const bool gpu = machine.gpu != nullptr;
   if (!gpu) graphs_ = "on";  // the CPU has no graphs: measure once
   bench::SubjectOptions wanted = Wanted();

@@ -74,8 +74,8 @@ class CudaStream final : public Stream {
   void set_last_overlapping(const CapturedKernel& kernel) { last_overlapping_ = kernel; }
 
   // See machine.h.
-  void KeepRowsAlike() { rows_alike_ = true; }
-  bool rows_alike() const { return rows_alike_; }
+  void MakeBatchInvariant() { batch_invariant_ = true; }
+  bool batch_invariant() const { return batch_invariant_; }
 
   // State that matrix products keep for each stream (ops/linear/gemm_cuda.h); freed with it.
   void* products() const { return products_.get(); }
@@ -93,7 +93,7 @@ class CudaStream final : public Stream {
   std::shared_ptr<void> products_;
   CapturedKernel last_overlapping_;
   bool use_graphs_ = true;
-  bool rows_alike_ = false;
+  bool batch_invariant_ = false;
   std::vector<std::weak_ptr<const std::function<void()>>> checks_;
   std::unique_ptr<Recordings> recordings_;
   StepWait step_wait_;

@@ -15,7 +15,7 @@ std::string Version(int version) {
 
 // Why there is no GPU, and what to do. The texts are concatenated by hand because nvcc 13 rejects
 // fmt 9's compile-time format strings.
-std::string WhyNone(cudaError_t error) {
+std::string WhyUnavailable(cudaError_t error) {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
     return "no NVIDIA driver is installed";
@@ -64,7 +64,7 @@ CudaDevices FindCudaDevices() {
                              std::to_string(properties.major) + std::to_string(properties.minor);
     found.devices.push_back({name, total, free, properties.multiProcessorCount});
   }
-  if (error != cudaSuccess || count == 0) found.reason = WhyNone(error);
+  if (error != cudaSuccess || count == 0) found.reason = WhyUnavailable(error);
   int driver = 0;
   found.driver = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
   return found;

@@ -32,7 +32,7 @@ class FullCacheBase : public Cache, public RowStore {
   void Release(SequenceId id) override { table_.Release(id); }
   int64_t Length(SequenceId id) const override { return table_.Length(id); }
 
-  bool TakesBack() const override { return true; }
+  bool CanTruncate() const override { return true; }
   void Truncate(SequenceId id, int64_t tokens) override { table_.Truncate(id, tokens); }
 
   bool SharesPrefixes() const override { return true; }

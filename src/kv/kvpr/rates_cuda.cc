@@ -203,7 +203,7 @@ class StagedStep {
     }
     block_.Send(stream);
     stream.Synchronize();
-    lanes_.Prepare(rows);
+    lanes_.Prepare();
     scratch_.Prepare(kSequences, layout_);
   }
 

@@ -144,7 +144,7 @@ void CudaLiteCache::Start(Stream& stream, float scale) {
 
 void CudaLiteCache::CheckTransfers() {
   const std::optional<std::string> failure = pulls_.Check();
-  if (failure) sequences_.Lose(unchecked_.Sequences(), *failure);
+  if (failure) sequences_.MarkLost(unchecked_.Sequences(), *failure);
   unchecked_.Checked();
   if (failure) throw DeviceError(*failure);
 }

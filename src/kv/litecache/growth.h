@@ -28,7 +28,7 @@ class TierGrowth {
   const std::vector<std::byte*>& staging() const { return staging_pages_; }
   // Whether staging pages i and i + 1 are adjacent in memory.
   bool StagingGoesOn(size_t i) const {
-    return i + 1 < staging_.size() && tiers_.device.Adjoin(staging_[i], staging_[i + 1]);
+    return i + 1 < staging_.size() && tiers_.device.AreAdjacent(staging_[i], staging_[i + 1]);
   }
   // Tokens of the sequence that are in the store once the step is committed.
   int64_t StoredAfter(const StepSequence& sequence) const;

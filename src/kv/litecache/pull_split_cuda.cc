@@ -29,12 +29,12 @@ const SmSplit* SplitOfPulls(const CudaDevice& device, const KvOptions& options, 
   const int asked = PullSmsAsked();
   const int sms = asked >= 0 ? asked : std::min(kPullSms, device.sm_count() / kLeastSmsForOne);
   if (sms == 0) return nullptr;
-  std::string why_none;
-  const SmSplit* split = SmSplit::Get(device.index(), sms, &why_none);
+  std::string reason;
+  const SmSplit* split = SmSplit::Get(device.index(), sms, &reason);
   if (split != nullptr) {
     LogInfo("pulls have {} of {} SMs to themselves", split->few(), device.sm_count());
   } else {
-    LogInfo("pulls share SMs with the rest of a step: {}", why_none);
+    LogInfo("pulls share SMs with the rest of a step: {}", reason);
   }
   return split;
 }

@@ -17,10 +17,10 @@ LinkPulls::LinkPulls(CudaDevice& device, PinnedHost& host, const KvOptions& opti
   if (split_ == nullptr) return;
   rest_ = split_->StreamOfRest(/*first=*/false);
   apart_pulls_.emplace(split_->StreamOfFew(/*first=*/true), kRefreshedMarks);
-  std::string why_none;
+  std::string reason;
   step_pull_ = StepPull::Create(device, host, *split_, static_cast<int64_t>(prefetched_.size()),
-                                TransferOptionsOf(options).deadline_ns, &why_none);
-  if (step_pull_ == nullptr) LogInfo("each layer has its own pull kernel: {}", why_none);
+                                TransferOptionsOf(options).deadline_ns, &reason);
+  if (step_pull_ == nullptr) LogInfo("each layer has its own pull kernel: {}", reason);
 }
 
 void LinkPulls::Reserve(const CudaLayers& layers) {

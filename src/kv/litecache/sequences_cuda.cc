@@ -65,7 +65,7 @@ ops::cuda::StepSequence CudaSequences::Follow(const StepSequence& part) {
   return told;
 }
 
-void CudaSequences::Lose(std::span<const SequenceId> ids, const std::string& why) {
+void CudaSequences::MarkLost(std::span<const SequenceId> ids, const std::string& why) {
   for (const SequenceId id : ids) {
     if (const auto found = sequences_.find(id); found != sequences_.end()) found->second.lost = why;
   }

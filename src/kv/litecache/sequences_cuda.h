@@ -37,7 +37,7 @@ class CudaSequences {
 
   // Marks sequences as lost because a transfer has failed: their slots may hold wrong rows. Ignores
   // released sequences.
-  void Lose(std::span<const SequenceId> ids, const std::string& why);
+  void MarkLost(std::span<const SequenceId> ids, const std::string& why);
   // Throws DeviceError if a sequence of the step is lost.
   void CheckNoneLost(const Step& step) const;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "kv/offload/recompute.h"
 #include "ops/step/send_cuda.h"
 
 namespace litecache::kv::offload {
@@ -14,8 +15,12 @@ void PieceViews::Plan(const std::vector<Part>& parts, const Pieces& pieces, cons
   if (side.room < pieces.total) {
     side.positions.reset();
     side.room = 0;
-    side.positions = device_.CreateMirror(static_cast<size_t>(pieces.total) * sizeof(int32_t));
-    side.room = pieces.total;
+    // For whatever contexts of these sizes recompute: the share changes with every step.
+    int64_t room = kGpuRecomputeUnit;
+    for (const Part& part : parts) room += ContextBucket(part.n());
+    room = std::max(room, pieces.total);
+    side.positions = device_.CreateMirror(static_cast<size_t>(room) * sizeof(int32_t));
+    side.room = room;
   }
   side.total = pieces.total;
   side.first_inputs = first_inputs;

@@ -36,7 +36,6 @@ Pieces MakePieces(const std::vector<Part>& parts, const std::vector<Group>& grou
     piece.first_position = result.total;
     piece.places = (piece.rows + unit - 1) / unit * unit;
     result.total += piece.places;
-    result.longest = std::max(result.longest, piece.places);
   }
   return result;
 }

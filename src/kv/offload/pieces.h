@@ -30,8 +30,7 @@ struct Pieces {
   std::vector<Piece> pieces;  // group after group
   // [groups + 1]: group g has pieces [first_piece[g], first_piece[g + 1])
   std::vector<int64_t> first_piece;
-  int64_t longest = 0;  // the most places of a piece
-  int64_t total = 0;    // places of all pieces
+  int64_t total = 0;  // places of all pieces
 
   bool empty() const { return pieces.empty(); }
 };

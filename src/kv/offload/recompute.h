@@ -56,11 +56,9 @@ inline uint64_t RecomputeScratchBytes(const Layout& layout, int64_t tokens, bool
   const auto width = static_cast<uint64_t>(layout.kv_heads * layout.head_dim);
   if (on_gpu) {
     if (tokens == 0) return 0;
-    const int64_t rows = (std::min(tokens, kGpuRecomputeTokens) + kGpuRecomputeUnit - 1) /
-                         kGpuRecomputeUnit * kGpuRecomputeUnit;
-    // Positions of the current step and the next one.
-    return 2 * static_cast<uint64_t>(tokens + kGpuRecomputeUnit) * sizeof(int32_t) +
-           kRecomputeLanes * static_cast<uint64_t>(rows) *
+    // Positions of the current step and the next one, with room for contexts twice as long.
+    return 2 * static_cast<uint64_t>(2 * tokens + kGpuRecomputeUnit) * sizeof(int32_t) +
+           kRecomputeLanes * static_cast<uint64_t>(kGpuRecomputeTokens) *
                (hidden * SizeOf(layout.dtype) +
                 (2 * width + static_cast<uint64_t>(layout.head_dim)) * sizeof(float));
   }

@@ -14,18 +14,14 @@ RecomputeLanes::RecomputeLanes(CudaDevice& device, const Shape& shape, const Tab
       lanes_{Lane{CudaBranch(device, kBuffers, /*first=*/false), {}},
              Lane{CudaBranch(device, kBuffers, /*first=*/false), {}}} {}
 
-void RecomputeLanes::Prepare(int64_t rows) {
-  if (rows <= rows_) return;
+void RecomputeLanes::Prepare() {
   const Layout& layout = shape_.layout;
-  const size_t bytes = static_cast<size_t>(rows) *
+  const size_t bytes = static_cast<size_t>(kGpuRecomputeTokens) *
                        (static_cast<size_t>(layout.hidden) * SizeOf(layout.dtype) +
                         2 * static_cast<size_t>(layout.kv_heads * layout.head_dim) * sizeof(float));
-  rows_ = 0;
   for (Lane& lane : lanes_) {
-    lane.scratch = Buffer();
-    lane.scratch = device_.Allocate(bytes);
+    if (lane.scratch.size() == 0) lane.scratch = device_.Allocate(bytes);
   }
-  rows_ = rows;
 }
 
 void RecomputeLanes::Fork(Stream& main) {
@@ -35,17 +31,18 @@ void RecomputeLanes::Fork(Stream& main) {
 void RecomputeLanes::Recompute(int64_t layer, size_t buffer, const ops::cuda::StepView& view,
                                std::span<const int32_t> positions, KeyValueProjection& projection) {
   const auto rows = static_cast<int64_t>(positions.size());
-  LC_CHECK(rows <= rows_);
+  LC_CHECK(rows <= kGpuRecomputeTokens);
   const Layout& layout = shape_.layout;
   const int64_t width = layout.kv_heads * layout.head_dim;
   Lane& lane = lanes_[next_];
   next_ = (next_ + 1) % kLanes;
-  const int64_t room = rows_ * layout.hidden * static_cast<int64_t>(SizeOf(layout.dtype));
+  const int64_t room =
+      kGpuRecomputeTokens * layout.hidden * static_cast<int64_t>(SizeOf(layout.dtype));
   // If nothing follows the products, they write bf16 rows themselves: half the bytes to write and
   // read. Otherwise f32: a row's bytes are a multiple of 4, and in wide models of 16.
   const DType dtype = ops::cuda::AppendsBf16(shape_.format) ? projection.rounds_to() : DType::kF32;
   std::byte* keys = lane.scratch.as<std::byte>() + room;
-  std::byte* values = keys + rows_ * width * static_cast<int64_t>(SizeOf(dtype));
+  std::byte* values = keys + kGpuRecomputeTokens * width * static_cast<int64_t>(SizeOf(dtype));
   const auto x = MatrixView::Of(lane.scratch.data(), layout.dtype, rows, layout.hidden);
   const auto k = MatrixView::Of(keys, dtype, rows, width);
   const auto v = MatrixView::Of(values, dtype, rows, width);

@@ -25,8 +25,9 @@ class RecomputeLanes {
   // tables must outlive this object.
   RecomputeLanes(CudaDevice& device, const Shape& shape, const Tables& tables);
 
-  // Call before a step: allocates memory for pieces of up to `rows` rows.
-  void Prepare(int64_t rows);
+  // Call before a step that recomputes: allocates the memory, for the largest pieces, if that has
+  // not been done.
+  void Prepare();
   // Recomputation from here on waits for the operations enqueued on `main` so far.
   void Fork(Stream& main);
   // The same without waiting for a stream: `before` enqueues what each lane waits for.
@@ -60,7 +61,6 @@ class RecomputeLanes {
   CudaDevice& device_;
   Shape shape_;
   const Tables& tables_;
-  int64_t rows_ = 0;  // capacity of the scratch, in rows
   size_t next_ = 0;
   std::array<Lane, kLanes> lanes_;
 };

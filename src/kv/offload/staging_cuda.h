@@ -50,8 +50,8 @@ class Staging {
   int64_t Run(const Pages& pages, size_t buffer, int64_t block, int64_t most) const {
     const std::vector<PageId>& ids = pages.ids[buffer];
     int64_t count = 1;
-    while (count < most && pool_.Adjoin(ids[static_cast<size_t>(block + count - 1)],
-                                        ids[static_cast<size_t>(block + count)])) {
+    while (count < most && pool_.AreAdjacent(ids[static_cast<size_t>(block + count - 1)],
+                                             ids[static_cast<size_t>(block + count)])) {
       ++count;
     }
     return count;

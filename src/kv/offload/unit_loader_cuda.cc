@@ -18,7 +18,7 @@ void UnitLoader::Plan(const StepPlan& plan) {
   link_.Plan(plan.parts, plan.groups, plan.store_pages);
   if (plan.pieces.empty()) return;
   views_.Plan(plan.parts, plan.pieces, staging_, plan.first_input_pages);
-  recomputing_.Prepare(plan.pieces.longest);
+  recomputing_.Prepare();
 }
 
 bool UnitLoader::Holds(const StepPlan& plan) {

@@ -56,7 +56,7 @@ class PagePool {
   }
 
   // Whether `next` follows `page` in the same allocation, so that one copy can cover both.
-  bool Adjoin(PageId page, PageId next) const {
+  bool AreAdjacent(PageId page, PageId next) const {
     return next == page + 1 && (next & slab_mask_) != 0;
   }
 

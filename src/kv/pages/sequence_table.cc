@@ -198,7 +198,7 @@ int64_t SequenceTable::Run(SequenceId id, int64_t list, int64_t block, int64_t m
   LC_CHECK(block >= 0 && block < sequence.blocks);
   int64_t count = 1;
   while (count < most && block + count < sequence.blocks &&
-         pool_.Adjoin(page[count - 1], page[count])) {
+         pool_.AreAdjacent(page[count - 1], page[count])) {
     ++count;
   }
   return count;

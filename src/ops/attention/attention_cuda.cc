@@ -73,7 +73,7 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
                     void* scratch) {
   Check(step, kv_heads, table, q, q_heads, out);
   if (step.capacity == 0 || table.lists == 0 || q.rows == 0) return;
-  if (step.capacity > 1 && step.max_rows == 1 && AsCuda(stream).rows_alike()) {
+  if (step.capacity > 1 && step.max_rows == 1 && AsCuda(stream).batch_invariant()) {
     // How a kernel divides a context among blocks depends on the other sequences' contexts.
     StepView one = step;
     one.capacity = 1;

@@ -19,9 +19,9 @@ size_t AttentionScratchBytes(int64_t sequences, int64_t q_heads, int64_t head_di
 // already. q [T, q_heads * head_dim] f32; out has the same shape, bf16 or f32. step.max_rows == 1:
 // the context is split over blocks (flash decoding); if `table` is kResident, rows before `past`
 // must not be written in this step, since they may be read while earlier kernels still run.
-// Otherwise a tensor core kernel processes tiles of queries (bf16 rows). On a stream that keeps
-// rows alike (device/machine.h), every sequence has launches of its own if step.max_rows == 1;
-// there must be step.capacity of them.
+// Otherwise a tensor core kernel processes tiles of queries (bf16 rows). On a
+// batch-invariant stream (device/machine.h), every sequence has launches of its own if
+// step.max_rows == 1; there must be step.capacity of them.
 void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                     const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out,
                     void* scratch);

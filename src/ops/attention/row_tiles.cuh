@@ -44,7 +44,7 @@ struct RowTiles {
       const auto row = static_cast<int32_t>(tile * kTileRows + threadIdx.x % kTileRows);
       if (row < rows.total) {
         place = rows.At(row);
-        if (ask) AskForBytes(place.row, rows.list.row_bytes);
+        if (ask) PrefetchBytesToL2(place.row, rows.list.row_bytes);
       }
       *newest = row + 1 == rows.total;
       return place;

@@ -41,8 +41,8 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
   // depend on the preceding kernels, and the copies of the others start while those kernels run.
   bool waited = Tiles::kSlots || p.tables.hybrid || p.tables.listed ||
                 p.tables.resident.table.table != kResident;
-  AskForTables(p, pairs);
-  if (threadIdx.x == 0) AskFor(p.arrivals + blockIdx.x);
+  PrefetchTables(p, pairs);
+  if (threadIdx.x == 0) PrefetchToL2(p.arrivals + blockIdx.x);
   if (waited) WaitForKernelBefore();
   CountTiles<typename Tiles::Places>(p, pairs, results.tiles, ends);
   const TileSplit split = DealTiles(pairs, Tiles::kLonger, ends);

@@ -61,21 +61,21 @@ struct SplitProblem {
 
 // Prefetches what will be read of the sequences' tables and of their slots' state; the tables do
 // not change within a step. Called by the whole block.
-__device__ inline void AskForTables(const SplitProblem& p, int32_t pairs) {
+__device__ inline void PrefetchTables(const SplitProblem& p, int32_t pairs) {
   const AttendedTables& t = p.tables;
   const int32_t count = *t.step.count;
   for (int32_t pair = threadIdx.x; pair < pairs; pair += blockDim.x) {
     const auto at = p.PairOf(pair);
     const StepSequence& sequence = t.step.sequences[at.sequence];
-    AskFor(&sequence.pages[t.slots.table.table]);
-    AskFor(&sequence.pages[t.resident.table.table]);
-    if (t.tables.resident.lists > 0) AskFor(t.tables.resident.list_of_head + at.head);
+    PrefetchToL2(&sequence.pages[t.slots.table.table]);
+    PrefetchToL2(&sequence.pages[t.resident.table.table]);
+    if (t.tables.resident.lists > 0) PrefetchToL2(t.tables.resident.list_of_head + at.head);
     if (t.hybrid && t.tables.slots.lists > 0) {
       const int32_t list = t.tables.slots.list_of_head[at.head];
       const HeadState* heads = sequence.heads;
-      if (at.sequence < count && list >= 0) AskFor(heads + list);
+      if (at.sequence < count && list >= 0) PrefetchToL2(heads + list);
       if (t.tables.refresh != nullptr) {
-        AskFor(t.tables.refresh + int64_t{at.sequence} * t.kv_heads + at.head);
+        PrefetchToL2(t.tables.refresh + int64_t{at.sequence} * t.kv_heads + at.head);
       }
     }
   }

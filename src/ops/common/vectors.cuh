@@ -39,7 +39,7 @@ inline bool Aligned(const float* p, int width) {
 }
 
 // Prefetches a global address into the L2 cache.
-__device__ inline void AskFor(const void* address) {
+__device__ inline void PrefetchToL2(const void* address) {
 #ifdef __CUDA_ARCH__
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 #endif
@@ -47,7 +47,7 @@ __device__ inline void AskFor(const void* address) {
 
 // The same for a multiple of 16 bytes, 16-byte aligned, on GPUs that do so in one instruction
 // (sm_90).
-__device__ inline void AskForBytes(const void* address, int32_t bytes) {
+__device__ inline void PrefetchBytesToL2(const void* address, int32_t bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes));
 #endif

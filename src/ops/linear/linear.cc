@@ -61,7 +61,7 @@ void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
   SiluMul(stream, gate.y, up.y, gate.y);
 }
 
-int64_t LinearRowsAlike(DeviceType device, DType weight) {
+int64_t LinearBatchInvariantRows(DeviceType device, DType weight) {
   if (device == DeviceType::kCpu) return cpu::MaxGemvTokens(weight);
   if constexpr (cuda::kAvailable) {
     if (weight == DType::kBF16) return cuda::kMaxGemvRows;

@@ -32,8 +32,8 @@ void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const
 
 // The most rows that every product with weights of this dtype computes with one kernel, so that a
 // row's result has the same bits whichever and however many rows are multiplied with it; 0: none.
-// On a GPU on streams that keep rows alike (device/machine.h).
-int64_t LinearRowsAlike(DeviceType device, DType weight);
+// On a GPU on batch-invariant streams (device/machine.h).
+int64_t LinearBatchInvariantRows(DeviceType device, DType weight);
 
 // Several products of the same x, with the same bits as separate calls. For a few rows all threads
 // share one pass: products of a few hundred outputs are too short to distribute separately.

@@ -63,15 +63,15 @@ Gemm& GemmOf(CudaStream& stream) {
   return *products.library;
 }
 
-// Whether the ring serves a product; on a stream that keeps rows alike, whether it does for any
+// Whether the ring serves a product; on a batch-invariant stream, whether it does for any
 // number of rows that a GEMV takes.
 bool RingServes(const CudaStream& stream, MatrixView x, std::span<const LinearPart> parts) {
-  if (stream.rows_alike() && x.rows <= kMaxGemvRows) x.rows = kMaxGemvRows;
+  if (stream.batch_invariant() && x.rows <= kMaxGemvRows) x.rows = kMaxGemvRows;
   return RingGemvServes(x, parts);
 }
 
-bool KeepsRowsAlike(const CudaStream& stream, const MatrixView& x) {
-  return stream.rows_alike() && x.dtype == DType::kBF16 && x.rows <= kMaxGemvRows;
+bool NeedsBatchInvariance(const CudaStream& stream, const MatrixView& x) {
+  return stream.batch_invariant() && x.dtype == DType::kBF16 && x.rows <= kMaxGemvRows;
 }
 
 TileClaims* ClaimsOf(CudaStream& stream) {
@@ -98,7 +98,7 @@ void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> par
   if (x.rows == 0) return;
   CudaStream& cuda = AsCuda(stream);
   const bool ring = RingServes(cuda, x, parts);
-  if (ring || KeepsRowsAlike(cuda, x) || GemvServes(x, parts)) {
+  if (ring || NeedsBatchInvariance(cuda, x) || GemvServes(x, parts)) {
     while (!parts.empty()) {
       const auto some = parts.first(std::min<size_t>(parts.size(), kMaxGemvParts));
       ring ? RingGemv(cuda, x, some, epilogue, ClaimsOf(cuda)) : Gemv(stream, x, some, epilogue);

@@ -12,7 +12,7 @@ namespace litecache::ops::cuda {
 // x [T, in] in the weights' dtype, bf16 or f32; y f32, or with bf16 weights also bf16 (kAdd: f32).
 // bf16: sums in f32; up to 16 rows a bandwidth-bound GEMV, one launch for four parts (gemv_cuda.h),
 // before sm_90 only for parts below 24 MiB; otherwise, and for f32, cuBLASLt (gemm_cuda.h). On a
-// stream that keeps rows alike, up to 16 rows always run in the same of the GEMVs.
+// batch-invariant stream, up to 16 rows always run in the same of the GEMVs.
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue);
 

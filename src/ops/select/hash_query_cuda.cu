@@ -23,7 +23,8 @@ __global__ void __launch_bounds__(kChainThreads, 3) HashQueryKernel(
   {
     const auto item = static_cast<int32_t>(blockIdx.x) * kChainWarps + warp;
     if (item < words * padded && item % padded == 0) {
-      for (int32_t c = lane; c < d; c += 32) AskFor(of_head + c * bits + 32 * (item / padded));
+      for (int32_t c = lane; c < d; c += 32)
+        PrefetchToL2(of_head + c * bits + 32 * (item / padded));
     }
   }
   WaitForKernelBefore();

@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kChainThreads, 3) KeysQueryKernel(
   // The rotation is brought while it is determined whether it is needed.
   for (int32_t i = first * kChainThreads + thread; i * kFloatsALine < d * layout.stride;
        i += blocks * kChainThreads) {
-    AskFor(rotation + i * kFloatsALine);
+    PrefetchToL2(rotation + i * kFloatsALine);
   }
   WaitForKernelBefore();
   LetNextKernelStart();

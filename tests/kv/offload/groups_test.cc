@@ -117,7 +117,7 @@ TEST(GroupsTest, PiecesCoverWhatIsRecomputed) {
           row += s.count;
         }
         EXPECT_EQ(row, piece.rows);
-        EXPECT_LE(piece.places, pieces.longest);
+        EXPECT_LE(piece.places, rows);
         EXPECT_GE(piece.places, piece.rows);
         EXPECT_LT(piece.places, piece.rows + unit);
         EXPECT_EQ(piece.places % unit, 0);

@@ -8,7 +8,7 @@
 #include "kv/layout.h"
 #include "kv/offload/shape.h"
 #include "kv/policy_oracle.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/flexgen/options.h"
 #include "test_seed.h"
 

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "device/device.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 
 namespace litecache::lab::ops {
 

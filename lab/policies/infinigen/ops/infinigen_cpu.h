@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/thread_pool.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/infinigen/ops/channel_sums.h"
 #include "lab/policies/infinigen/ops/margin_select.h"
 

@@ -8,7 +8,7 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "ops/attention/listed_cuda.h"
 #include "ops/rows/rows_cuda.h"
 #include "ops/select/projection_select.h"

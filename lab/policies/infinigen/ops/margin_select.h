@@ -6,7 +6,7 @@
 #include <span>
 
 #include "device/device.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "ops/select/projection_select.h"
 #include "ops/select/selection.h"
 

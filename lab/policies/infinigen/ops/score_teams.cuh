@@ -2,7 +2,7 @@
 // several pairs (SelectTop).
 #pragma once
 
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "ops/select/litecache_select.cuh"
 
 namespace litecache::lab::ops::cuda {

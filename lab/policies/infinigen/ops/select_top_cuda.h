@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "device/device.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "ops/attention/listed_cuda.h"
 #include "ops/step/step_cuda.h"
 

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "device/device.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "ops/select/selection.h"
 
 namespace litecache::lab::ops {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/thread_pool.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/pqcache/ops/pq_select.h"
 
 namespace litecache::lab::ops::cpu {

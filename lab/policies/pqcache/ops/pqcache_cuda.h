@@ -6,7 +6,7 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/pqcache/ops/pq_select.h"
 #include "ops/attention/listed_cuda.h"
 #include "ops/slots/litecache_layer_cuda.h"

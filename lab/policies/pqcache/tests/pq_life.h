@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/pqcache/diagnosis.h"
 #include "lab/policies/pqcache/options.h"
 #include "lab/tests/life.h"

@@ -2,7 +2,7 @@
 // index. Does the work of FindThreshold and TakeAbove (team_top_k.cuh) for both in the same passes.
 #pragma once
 
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "ops/select/team_top_k.cuh"
 
 namespace litecache::lab::ops::cuda {

@@ -1,7 +1,7 @@
 #pragma once
 
 // Assigns every token to its centroid, and to its position in cluster order.
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/ops/cluster_problem.cuh"
 #include "ops/common/tensor_core.cuh"
 

@@ -2,7 +2,7 @@
 
 // Centred keys, initial centroids, and the update of centroids in an iteration. Sums are in f64,
 // where sums of bf16 values are exact.
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/ops/cluster_problem.cuh"
 #include "ops/common/tensor_core.cuh"
 

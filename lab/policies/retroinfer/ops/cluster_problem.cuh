@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/ops/cluster_build_cuda.h"
 #include "ops/transfer/move_rows.cuh"
 

@@ -1,7 +1,7 @@
 #pragma once
 
 // Copies rows between the store and the device, in token order or in cluster order.
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/ops/cluster_problem.cuh"
 
 namespace litecache::lab::ops::cuda::clusters {

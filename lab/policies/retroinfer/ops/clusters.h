@@ -7,7 +7,7 @@
 #include <span>
 
 #include "device/device.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "ops/common/row_format.h"
 
 namespace litecache::lab::ops {

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "lab/forced/force_clusters.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
 
 namespace litecache::lab::ops::cuda {

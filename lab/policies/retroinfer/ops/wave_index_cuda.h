@@ -9,7 +9,7 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::lab::ops::cuda {

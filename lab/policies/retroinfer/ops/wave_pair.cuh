@@ -4,7 +4,7 @@
 
 #include <cuda_bf16.h>
 
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
 #include "ops/rows/paged_rows.cuh"
 #include "ops/select/block_sum.cuh"

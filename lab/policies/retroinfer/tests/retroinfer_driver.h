@@ -15,7 +15,7 @@
 
 #include "device/machine.h"
 #include "kv/cache_plan.h"
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/options.h"
 #include "lab/policies/retroinfer/policy.h"
 #include "lab/policies/retroinfer/wave_cache.h"

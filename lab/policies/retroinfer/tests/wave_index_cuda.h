@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lab/policies/common/namespaces.h"
+#include "lab/namespaces.h"
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
 #include "ops/gpu_testing_cuda.h"
 #include "ops/paged_lists_cuda.h"
