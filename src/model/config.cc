@@ -121,25 +121,6 @@ int64_t ModelConfig::parameters() const {
   return total;
 }
 
-void ModelConfig::CheckRunsOnCuda() const {
-  std::vector<std::string_view> lacking;
-  if (wide_qk_norm) lacking.emplace_back("a norm over all heads' queries or keys");
-  if (!norms.attention_output.empty() || !norms.feed_forward_output.empty()) {
-    lacking.emplace_back("norms after a block");
-  }
-  if (fused_qkv || fused_gate_up) lacking.emplace_back("fused projection matrices");
-  if (rotated() != head_dim) lacking.emplace_back("partial RoPE");
-  if (rotary_neighbours) lacking.emplace_back("RoPE of neighbouring dimensions");
-  if (!unrotated.empty()) lacking.emplace_back("layers without RoPE");
-  if (attention_scale || embedding_scale != 1 || residual_scale != 1 || logit_scale != 1) {
-    lacking.emplace_back("scaled embeddings, attention, residuals or logits");
-  }
-  if (lacking.empty()) return;
-  throw Unsupported(
-      "{} models are supported on the CPU only (--device cpu): on CUDA there is no {}",
-      Name(family), Join(lacking));
-}
-
 ModelConfig ModelConfig::FromModel(const std::filesystem::path& model) {
   if (!io::IsGguf(model)) {
     const std::filesystem::path file = model / "config.json";

@@ -106,8 +106,6 @@ struct ModelConfig {
   bool rotates(int64_t layer) const {
     return unrotated.empty() || !unrotated[static_cast<size_t>(layer)];
   }
-  // Throws Unsupported that names what this model needs and CUDA lacks.
-  void CheckRunsOnCuda() const;
   int64_t q_width() const { return q_heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }
   int64_t group() const { return q_heads / kv_heads; }

@@ -52,7 +52,6 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
                                      const LoadOptions& options) {
   const ModelConfig config = ModelConfig::FromModel(model);
   const bool gpu = device.type() == DeviceType::kCuda;
-  if (gpu) config.CheckRunsOnCuda();
   std::optional<DType> converted;
   if (config.converts_weights) converted = config.weight_dtype;
   if (options.compute_f32) converted = DType::kF32;
@@ -80,7 +79,6 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
 
 std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& config, uint64_t seed,
                                        const LoadOptions& options) {
-  if (device.type() == DeviceType::kCuda) config.CheckRunsOnCuda();
   const DType dtype = options.compute_f32 ? DType::kF32 : config.weight_dtype;
   RequireMemory(device, config, dtype, "random weights", options.weights_on_device);
   auto stream = MakeStream(device, config, options);

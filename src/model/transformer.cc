@@ -10,6 +10,7 @@
 
 #include "model/device_rope.h"
 #include "model/step_decoder.h"
+#include "ops/dense/convert.h"
 #include "ops/dense/embedding.h"
 #include "ops/dense/gather.h"
 #include "ops/dense/norm.h"
@@ -44,6 +45,8 @@ struct Activations {
   MatrixView k, v;       // [T, kv_width] f32
   MatrixView attention;  // [T, q_width]
   MatrixView gate, up;   // [T, intermediate]
+  // [T, hidden] f32, of a block, in models that norm or scale it before they add it to x.
+  MatrixView output;
   // The rows that get logits, after the last layer's attention.
   MatrixView logit_x;          // [L, hidden] f32
   MatrixView logit_attention;  // [L, q_width]
@@ -60,12 +63,19 @@ struct Activations {
 // and values.
 constexpr int64_t kTogether = 8;
 
+// Whether a block's output is not just added to the residual stream.
+bool ChangesOutputs(const ModelConfig& config) {
+  return config.residual_scale != 1 || !config.norms.attention_output.empty() ||
+         !config.norms.feed_forward_output.empty();
+}
+
 Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_t rows,
                   int64_t logit_rows, bool on_gpu) {
   Activations a;
   a.rotations = arena.Take(rows, config.rotated());
   a.x = arena.Take(rows, config.hidden);
   a.h = arena.Take(rows, config.hidden, product);
+  if (ChangesOutputs(config)) a.output = arena.Take(rows, config.hidden);
   a.logit_x = arena.Take(logit_rows, config.hidden);
   a.logit_attention = arena.Take(logit_rows, config.q_width(), product);
   if (on_gpu) {
@@ -165,6 +175,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     a->attention = a->logit_attention;
     a->x = a->logit_x;
     for (MatrixView* view : {&a->h, &a->gate, &a->up}) *view = view->Rows(0, a->x.rows);
+    if (a->output.rows > 0) a->output = a->output.Rows(0, a->x.rows);
   }
 
   float Epsilon() const { return static_cast<float>(config().norm_eps); }
@@ -260,15 +271,21 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     return {.x = k, .heads = config().kv_heads, .norm = layer.k_norm};
   }
 
-  // The input of a block: x after its norm, in h; or x itself if the model has no such norm.
+  // The input of a block, in the products' dtype: x after its norm, or x itself if the model has no
+  // such norm; in h, unless it is x.
   MatrixView Normed(Stream& stream, const MatrixView& x, const float* norm,
                     const MatrixView& h) const {
-    if (norm == nullptr) return x;
-    ops::RmsNorm(stream, x, norm, Epsilon(), 1, h);
+    if (norm != nullptr) {
+      ops::RmsNorm(stream, x, norm, Epsilon(), 1, h);
+    } else if (h.dtype != x.dtype) {
+      ops::Convert(stream, x, h);
+    } else {
+      return x;
+    }
     return h;
   }
 
-  // x += output projection of a block, after its norm and scaled. Overwrites h.
+  // x += output projection of a block, after its norm and scaled.
   void AddOutput(Stream& stream, const MatrixView& input, const LinearWeights& output,
                  const float* norm, const Activations& a) const {
     const auto scale = static_cast<float>(config().residual_scale);
@@ -276,8 +293,9 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
       ops::Linear(stream, input, output.weight, output.bias, a.x, ops::Epilogue::kAdd);
       return;
     }
-    ops::Linear(stream, input, output.weight, output.bias, a.h);
-    ops::AddScaled(stream, scale, Normed(stream, a.h, norm, a.h), a.x);
+    ops::Linear(stream, input, output.weight, output.bias, a.output);
+    if (norm != nullptr) ops::RmsNorm(stream, a.output, norm, Epsilon(), 1, a.output);
+    ops::AddScaled(stream, scale, a.output, a.x);
   }
 
   // Predicts the queries of layer `index` from the input of an earlier layer, for the cache
@@ -324,12 +342,25 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     const MatrixView k = a.both_k.Rows(0, rows), v = a.both_v.Rows(0, rows);
     const MatrixView both_next_q = a.next_q[predicted % kPredictedQueries].Rows(0, 2 * rows);
     const MatrixView next_q = both_next_q.Rows(rows, rows);
-    ops::RmsNormTwice(stream, a.x, layer.attention_norm, next.attention_norm, Epsilon(), a.both_h);
+    if (layer.attention_norm != nullptr) {
+      ops::RmsNormTwice(stream, a.x, layer.attention_norm, next.attention_norm, Epsilon(),
+                        a.both_h);
+    } else {
+      for (const MatrixView& half : {h, a.both_h.Rows(rows, rows)}) {
+        ops::Convert(stream, a.x, half);
+      }
+    }
     for (const int64_t i : {index, predicted}) AwaitWeights(stream, i, LayerPart::kQuery);
     Multiply(stream, a.both_h,
              {Part(layer.q, a.both_q), Part(layer.k, a.both_k), Part(layer.v, a.both_v),
               Part(next.q, both_next_q)});
-    Rotate(stream, index, a.rotations, {Queries(next, next_q), Queries(layer, q), Keys(layer, k)});
+    if (config().rotates(index) == config().rotates(predicted)) {
+      Rotate(stream, index, a.rotations,
+             {Queries(next, next_q), Queries(layer, q), Keys(layer, k)});
+    } else {
+      Rotate(stream, predicted, a.rotations, {Queries(next, next_q)});
+      Rotate(stream, index, a.rotations, {Queries(layer, q), Keys(layer, k)});
+    }
     cache.Prefetch(stream, predicted, step, next_q, Scale());
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
     cache.Attend(stream, index, step, q, k, v, Scale(), a.attention);

@@ -161,19 +161,6 @@ TEST(ConfigTest, RefusesWhatFamiliesDoNotSupport) {
                "logits_scaling");
 }
 
-TEST(ConfigTest, NamesWhatCudaLacks) {
-  for (const json& config : {Llama(), Mistral(), Qwen2(), Qwen3(), Opt()}) {
-    EXPECT_NO_THROW(Parse(config).CheckRunsOnCuda());
-  }
-  EXPECT_ERROR(Parse(OfFamily("Olmo2ForCausalLM")).CheckRunsOnCuda(), Unsupported, "olmo2", "norms",
-               "--device cpu");
-  EXPECT_ERROR(Parse(OfFamily("Phi3ForCausalLM")).CheckRunsOnCuda(), Unsupported, "phi3", "fused");
-  EXPECT_ERROR(Parse(OfFamily("SmolLM3ForCausalLM")).CheckRunsOnCuda(), Unsupported,
-               "layers without RoPE");
-  EXPECT_ERROR(Parse(OfFamily("Glm4ForCausalLM")).CheckRunsOnCuda(), Unsupported, "partial RoPE");
-  EXPECT_ERROR(Parse(OfFamily("GraniteForCausalLM")).CheckRunsOnCuda(), Unsupported, "scaled");
-}
-
 TEST(ConfigTest, DefaultsAndSpellings) {
   EXPECT_EQ(Parse(Without(Llama(), "num_key_value_heads")).kv_heads, 32);
   EXPECT_EQ(Parse(With(Llama(), "num_key_value_heads", nullptr)).kv_heads, 32);

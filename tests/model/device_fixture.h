@@ -7,10 +7,8 @@
 #include <string>
 #include <tuple>
 
-#include "base/error.h"
 #include "device/cuda/cuda_devices.h"
 #include "device/machine.h"
-#include "model/config.h"
 
 namespace litecache::model {
 
@@ -25,16 +23,6 @@ class OnDevice : public ::testing::TestWithParam<std::tuple<std::string, const c
   }
   const std::string& name() const { return std::get<0>(GetParam()); }
   Device& device() { return machine_.compute(); }
-  // Whether the device's kernels can run the model; if not, loading it there throws.
-  bool Runs(const ModelConfig& config) {
-    if (!on_gpu()) return true;
-    try {
-      config.CheckRunsOnCuda();
-    } catch (const Unsupported&) {
-      return false;
-    }
-    return true;
-  }
   bool on_gpu() const { return machine_.gpu != nullptr; }
 
  private:

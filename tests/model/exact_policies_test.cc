@@ -16,7 +16,6 @@ namespace litecache::model {
 namespace {
 
 TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
-  if (!Runs(ModelConfig::FromModel(Directory(name())))) GTEST_SKIP() << "refused on CUDA";
   for (const bool f32 : {true, false}) {
     decoder_ = LoadDecoder(device(), Directory(name()), {.compute_f32 = f32});
     const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
@@ -47,7 +46,6 @@ TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
 }
 
 TEST_P(ExactPoliciesTest, AWholeBudgetIsFullAttention) {
-  if (!Runs(ModelConfig::FromModel(Directory(name())))) GTEST_SKIP() << "refused on CUDA";
   decoder_ = LoadDecoder(device(), Directory(name()), {.compute_f32 = true});
   const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
   const auto full = Run(kv::CreateFullCache(device(), layout, kPlenty));

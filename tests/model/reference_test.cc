@@ -60,14 +60,12 @@ class ReferenceTest : public OnDevice {
 };
 
 TEST_P(ReferenceTest, F32Arithmetic) {
-  if (!Runs(Config())) GTEST_SKIP() << "refused on CUDA";
   const auto decoder = Load(true);
   EXPECT_EQ(decoder->kv_dtype(), DType::kF32);
   Compare(*decoder, kF32Bound);
 }
 
 TEST_P(ReferenceTest, OwnArithmetic) {
-  if (!Runs(Config())) GTEST_SKIP() << "refused on CUDA";
   const auto decoder = Load(false);
   const bool bf16_weights = decoder->config().weight_dtype == DType::kBF16;
   EXPECT_EQ(decoder->kv_dtype(), bf16_weights ? DType::kBF16 : DType::kF32);

@@ -129,5 +129,86 @@ TEST_F(RopeTest, HeadsAreNormedAndRotatedAtOnce) {
   }
 }
 
+// Some dimensions of a head, in either kind of pairs; the others keep their bits, or are only
+// normed.
+TEST_F(RopeTest, RotatesTheFirstDimensionsOfAHead) {
+  constexpr float kEpsilon = 1e-3f;
+  for (const auto& [dim, half] : {std::pair<int64_t, int64_t>{24, 12},
+                                  {24, 9},
+                                  {40, 17},
+                                  {6, 1},
+                                  {128, 32},
+                                  {128, 48},
+                                  {256, 64},
+                                  {96, 48},
+                                  {400, 150}}) {
+    for (const RopePairs pairs : {RopePairs::kHalves, RopePairs::kNeighbours}) {
+      for (const auto& [rows, heads] : {std::pair<int64_t, int64_t>{1, 9}, {140, 3}}) {
+        SCOPED_TRACE(fmt::format("{} of {}, {}, rows {}, heads {}", 2 * half, dim,
+                                 pairs == RopePairs::kHalves ? "halves" : "neighbours", rows,
+                                 heads));
+        const Matrix rotations = Matrix::Normal(random_, DType::kF32, rows, 2 * half);
+        const Matrix x = Matrix::Normal(random_, DType::kF32, rows, heads * dim, 2);
+        const std::vector<float> norm = RandomVector(dim);
+        const auto compare = [&](const MatrixView& got, bool normed) {
+          std::vector<double> factors(static_cast<size_t>(rows * heads), 1.0);
+          for (int64_t j = 0; normed && j < rows * heads; ++j) {
+            double squares = 0;
+            for (int64_t e = 0; e < dim; ++e) {
+              squares += std::pow(x.At(j / heads, j % heads * dim + e), 2);
+            }
+            factors[static_cast<size_t>(j)] =
+                1 / std::sqrt(squares / static_cast<double>(dim) + kEpsilon);
+          }
+          const auto element = [&](int64_t r, int64_t c, int64_t j) {
+            const double value = x.At(r, c / dim * dim + j);
+            if (!normed) return value;
+            return value * norm[static_cast<size_t>(j)] *
+                   factors[static_cast<size_t>(r * heads + c / dim)];
+          };
+          const bool halves = pairs == RopePairs::kHalves;
+          // The pair that column c belongs to, and its angle.
+          const auto pair_of = [&](int64_t r, int64_t c) {
+            const int64_t at = c % dim, i = halves ? at % half : at / 2;
+            return std::tuple(element(r, c, halves ? i : 2 * i),
+                              element(r, c, halves ? i + half : 2 * i + 1), rotations.At(r, i),
+                              rotations.At(r, half + i));
+          };
+          ExpectNear(
+              got,
+              [&](int64_t r, int64_t c) {
+                const int64_t at = c % dim;
+                if (at >= 2 * half) return element(r, c, at);
+                const auto [a, b, cosine, sine] = pair_of(r, c);
+                const bool first = halves ? at < half : at % 2 == 0;
+                return first ? a * cosine - b * sine : b * cosine + a * sine;
+              },
+              [&](int64_t r, int64_t c) {
+                const int64_t at = c % dim;
+                const double unit = std::ldexp(normed ? 16.0 : 4.0, -24);
+                if (at >= 2 * half) return normed ? unit * std::abs(element(r, c, at)) : 0.0;
+                const auto [a, b, cosine, sine] = pair_of(r, c);
+                return unit * (std::abs(a) + std::abs(b)) * (std::abs(cosine) + std::abs(sine));
+              });
+        };
+        ForEachVariant([&] {
+          const MatrixView device_rotations = OnDevice(rotations);
+          const MatrixView rotated = OnDevice(x);
+          Rope(*stream_, rotated, device_rotations, heads, pairs);
+          compare(rotated, false);
+          for (const bool normed : {false, true}) {
+            const ProjectedHeads parts[] = {
+                {.x = OnDevice(x), .heads = heads, .norm = normed ? Upload(norm) : nullptr},
+                {.x = OnDevice(x), .heads = heads}};
+            RotateHeads(*stream_, parts, kEpsilon, device_rotations, pairs);
+            compare(parts[0].x, normed);
+            compare(parts[1].x, false);
+          }
+        });
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace litecache::ops

@@ -42,42 +42,6 @@ TEST(RotateHeads, NormsThenRotatesEachMatrix) {
   EXPECT_TRUE(SameBits(k, want_k));
 }
 
-// Some dimensions of a head, in either kind of pairs; the others keep their bits.
-TEST(Rope, RotatesTheFirstDimensionsOfAHead) {
-  Random random(24);
-  CpuDevice device(2);
-  auto stream = device.CreateStream();
-  constexpr int64_t kTokens = 5, kHeads = 3;
-  for (const auto& [dim, half] : {std::pair<int64_t, int64_t>{24, 12}, {24, 9}, {40, 17}, {6, 1}}) {
-    for (const RopePairs pairs : {RopePairs::kHalves, RopePairs::kNeighbours}) {
-      SCOPED_TRACE(::testing::Message() << 2 * half << " of " << dim);
-      const Matrix rotations = Matrix::Normal(random, DType::kF32, kTokens, 2 * half);
-      const Matrix x = Matrix::Normal(random, DType::kF32, kTokens, kHeads * dim, 2);
-      const Matrix got = x;
-      Rope(*stream, got.view(), rotations.view(), kHeads, pairs);
-      for (int64_t t = 0; t < kTokens; ++t) {
-        for (int64_t c = 0; c < kHeads * dim; ++c) {
-          const int64_t head = c / dim * dim, at = c % dim;
-          if (at >= 2 * half) {
-            EXPECT_EQ(got.At(t, c), x.At(t, c)) << t << ", " << c;
-            continue;
-          }
-          const bool halves = pairs == RopePairs::kHalves;
-          const int64_t i = halves ? at % half : at / 2;
-          const double a = x.At(t, head + (halves ? i : 2 * i));
-          const double b = x.At(t, head + (halves ? i + half : 2 * i + 1));
-          const double cosine = rotations.At(t, i), sine = rotations.At(t, half + i);
-          const bool first = halves ? at < half : at % 2 == 0;
-          EXPECT_NEAR(got.At(t, c), first ? a * cosine - b * sine : b * cosine + a * sine,
-                      std::ldexp(4.0, -24) * (std::abs(a) + std::abs(b)) *
-                          (std::abs(cosine) + std::abs(sine)))
-              << t << ", " << c;
-        }
-      }
-    }
-  }
-}
-
 TEST(Rope, ResultsDoNotDependOnTheNumberOfThreads) {
   Random random(21);
   const auto frequencies = Frequencies(32, 10000.0);

@@ -34,10 +34,7 @@ void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int6
            rotations.cols, heads);
   if (x.rows == 0) return;
   if constexpr (cuda::kAvailable) {
-    if (cuda::RunsHere(stream)) {
-      LC_CHECK(x.cols == heads * rotations.cols && pairs == RopePairs::kHalves);
-      return cuda::Rope(stream, x, rotations, heads);
-    }
+    if (cuda::RunsHere(stream)) return cuda::Rope(stream, x, rotations, heads, pairs);
   }
   cpu::Rope(AsCpu(stream).pool(), x, rotations, heads, pairs);
 }
@@ -46,8 +43,7 @@ void RotateHeads(Stream& stream, std::span<const ProjectedHeads> parts, float no
                  const MatrixView& rotations, RopePairs pairs) {
   if constexpr (cuda::kAvailable) {
     if (cuda::RunsHere(stream)) {
-      LC_CHECK(pairs == RopePairs::kHalves);
-      return cuda::RotateHeads(stream, parts, norm_eps, rotations);
+      return cuda::RotateHeads(stream, parts, norm_eps, rotations, pairs);
     }
   }
   for (const auto& [x, heads, norm] : parts) {

@@ -24,8 +24,7 @@ enum class RopePairs { kHalves, kNeighbours };
 
 // Rotates the first 2 * half dimensions of every head of x [T, heads * head_dim] f32 in place by
 // rotations [T, 2 * half]. For i < half and the pair (a, b) that belongs to it:
-// (a, b) <- (a c - b s, b c + a s) with c = rotations[t][i], s = rotations[t][half + i]. On a CUDA
-// stream 2 * half = head_dim and pairs = kHalves.
+// (a, b) <- (a c - b s, b c + a s) with c = rotations[t][i], s = rotations[t][half + i].
 void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads,
           RopePairs pairs = RopePairs::kHalves);
 

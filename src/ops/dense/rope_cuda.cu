@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/common/overlap.cuh"
@@ -49,10 +51,19 @@ __global__ void RotationsKernel(const int32_t* positions, const float* inv_freq,
   row[half + i] = scale * sine;
 }
 
+// Where pair i of a head's rotated dimensions is: elements i * step and i * step + distance.
+struct PairPlaces {
+  int32_t step, distance;
+};
+PairPlaces PlacesOf(RopePairs pairs, int64_t half) {
+  if (pairs == RopePairs::kNeighbours) return {.step = 2, .distance = 1};
+  return {.step = 1, .distance = static_cast<int32_t>(half)};
+}
+
 // A thread keeps one rotation of one token and applies it to every `teams`-th head of its block.
 __global__ void RopeKernel(float* x, int64_t stride, const float* rotations,
                            int64_t rotations_stride, int64_t heads, int64_t heads_a_block,
-                           int64_t half) {
+                           int64_t head_dim, int64_t half, PairPlaces places) {
   LetNextKernelStart();
   WaitForKernelBefore();
   const int64_t t = blockIdx.x;
@@ -67,11 +78,11 @@ __global__ void RopeKernel(float* x, int64_t stride, const float* rotations,
     const float cosine = row[i];
     const float sine = row[half + i];
     for (int64_t h = first + team; h < end; h += teams) {
-      float* lower = x + t * stride + h * 2 * half + i;
+      float* lower = x + t * stride + h * head_dim + i * places.step;
       const float a = lower[0];
-      const float b = lower[half];
+      const float b = lower[places.distance];
       lower[0] = a * cosine - b * sine;
-      lower[half] = b * cosine + a * sine;
+      lower[places.distance] = b * cosine + a * sine;
     }
   }
 }
@@ -91,7 +102,8 @@ struct RotatedPart {
 struct RotateArguments {
   RotatedPart parts[kRotatedParts];
   int32_t heads;  // in all parts
-  int32_t half;
+  int32_t head_dim, half;
+  PairPlaces places;
   float epsilon;
   const float* rotations;
   int64_t rotations_stride;
@@ -112,18 +124,19 @@ __global__ void __launch_bounds__(kHeadThreads) RotateHeadsKernel(const RotateAr
     part = a.parts[i];
   }
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  float* x = part.x + t * part.stride + int64_t{head} * 2 * a.half;
+  float* x = part.x + t * part.stride + int64_t{head} * a.head_dim;
   const float* row = a.rotations + t * a.rotations_stride;
 
-  constexpr int kPairs = kMaxHalf / 32;  // in a lane: elements i and i + half
+  constexpr int kPairs = kMaxHalf / 32;  // in a lane
+  const int distance = a.places.distance;
   float lower[kPairs], upper[kPairs], cosine[kPairs], sine[kPairs];
   float squares = 0;
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
     const int i = j * 32 + lane;
     if (i >= a.half) break;
-    lower[j] = x[i];
-    upper[j] = x[i + a.half];
+    lower[j] = x[i * a.places.step];
+    upper[j] = x[i * a.places.step + distance];
     cosine[j] = row[i];
     sine[j] = row[i + a.half];
     squares = fmaf(lower[j], lower[j], fmaf(upper[j], upper[j], squares));
@@ -135,16 +148,16 @@ __global__ void __launch_bounds__(kHeadThreads) RotateHeadsKernel(const RotateAr
     for (int j = 0; j < kPairs; ++j) {
       const int i = j * 32 + lane;
       if (i >= a.half) break;
-      lower[j] *= factor * part.norm[i];
-      upper[j] *= factor * part.norm[i + a.half];
+      lower[j] *= factor * part.norm[i * a.places.step];
+      upper[j] *= factor * part.norm[i * a.places.step + distance];
     }
   }
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
     const int i = j * 32 + lane;
     if (i >= a.half) break;
-    x[i] = lower[j] * cosine[j] - upper[j] * sine[j];
-    x[i + a.half] = upper[j] * cosine[j] + lower[j] * sine[j];
+    x[i * a.places.step] = lower[j] * cosine[j] - upper[j] * sine[j];
+    x[i * a.places.step + distance] = upper[j] * cosine[j] + lower[j] * sine[j];
   }
 }
 
@@ -161,7 +174,8 @@ void RopeRotations(Stream& stream, const int32_t* positions, const float* inv_fr
                     attention_factor, rotations.Row<float>(0), rotations.stride, half);
 }
 
-void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads) {
+void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads,
+          RopePairs pairs) {
   const int64_t half = rotations.cols / 2;
   if (x.rows == 0 || half == 0) return;
   CudaStream& cuda = AsCuda(stream);
@@ -171,30 +185,37 @@ void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int6
   const dim3 grid(static_cast<unsigned>(x.rows),
                   static_cast<unsigned>((heads + heads_a_block - 1) / heads_a_block));
   LaunchOverlapping(cuda, RopeKernel, grid, kThreads, 0, x.Row<float>(0), x.stride,
-                    rotations.Row<const float>(0), rotations.stride, heads, heads_a_block, half);
+                    rotations.Row<const float>(0), rotations.stride, heads, heads_a_block,
+                    x.cols / heads, half, PlacesOf(pairs, half));
 }
 
 void RotateHeads(Stream& stream, std::span<const ProjectedHeads> parts, float norm_eps,
-                 const MatrixView& rotations) {
+                 const MatrixView& rotations, RopePairs pairs) {
   const int64_t half = rotations.cols / 2;
-  if (rotations.rows == 0 || half == 0) return;
-  if (half > kMaxHalf) {
+  if (rotations.rows == 0 || half == 0 || parts.empty()) return;
+  const int64_t head_dim = parts.front().x.cols / parts.front().heads;
+  // The kernel holds a head's rotated dimensions, and norms those.
+  const bool whole = head_dim == rotations.cols;
+  const auto normed = [](const ProjectedHeads& part) { return part.norm != nullptr; };
+  if (half > kMaxHalf || (!whole && std::ranges::any_of(parts, normed))) {
     for (const auto& [x, heads, norm] : parts) {
       if (norm != nullptr) RmsNorm(stream, x, norm, norm_eps, heads, x);
-      Rope(stream, x, rotations, heads);
+      cuda::Rope(stream, x, rotations, heads, pairs);
     }
     return;
   }
   for (size_t first = 0; first < parts.size(); first += kRotatedParts) {
-    RotateArguments a{.half = static_cast<int32_t>(half),
+    RotateArguments a{.head_dim = static_cast<int32_t>(head_dim),
+                      .half = static_cast<int32_t>(half),
+                      .places = PlacesOf(pairs, half),
                       .epsilon = norm_eps,
                       .rotations = rotations.Row<const float>(0),
                       .rotations_stride = rotations.stride};
     for (size_t i = 0; i < kRotatedParts && first + i < parts.size(); ++i) {
       const auto& [x, heads, norm] = parts[first + i];
       LC_CHECK(x.dtype == DType::kF32 && rotations.dtype == DType::kF32);
-      LC_CHECK(x.rows == rotations.rows && heads >= 1 && x.cols == heads * rotations.cols &&
-                   rotations.cols % 2 == 0,
+      LC_CHECK(x.rows == rotations.rows && heads >= 1 && x.cols == heads * head_dim &&
+                   head_dim >= rotations.cols && rotations.cols % 2 == 0,
                "x [{}, {}], rotations [{}, {}], {} heads", x.rows, x.cols, rotations.rows,
                rotations.cols, heads);
       a.parts[i] = {.x = x.Row<float>(0),

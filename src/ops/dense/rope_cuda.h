@@ -14,9 +14,11 @@ namespace litecache::ops::cuda {
 // [rotations.cols / 2] are device memory; inv_freq is f32.
 void RopeRotations(Stream& stream, const int32_t* positions, const float* inv_freq,
                    float attention_factor, const MatrixView& rotations);
-void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads);
-// One launch for every two parts, with head_dim up to 256.
+void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads,
+          RopePairs pairs);
+// One launch for every three parts, with up to 256 rotated dimensions; a part whose heads are
+// normed but only partly rotated has two launches of its own.
 void RotateHeads(Stream& stream, std::span<const ProjectedHeads> parts, float norm_eps,
-                 const MatrixView& rotations);
+                 const MatrixView& rotations, RopePairs pairs);
 
 }  // namespace litecache::ops::cuda

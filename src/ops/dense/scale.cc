@@ -2,12 +2,17 @@
 
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
+#include "ops/common/available_cuda.h"
 #include "ops/common/row_grain.h"
+#include "ops/dense/scale_cuda.h"
 
 namespace litecache::ops {
 
 void Scale(Stream& stream, float factor, const MatrixView& x) {
   LC_CHECK(x.dtype == DType::kF32);
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::Scale(stream, factor, x);
+  }
   AsCpu(stream).pool().ParallelFor(x.rows, cpu::RowGrain(x.cols),
                                    [&](int64_t begin, int64_t end, int) {
                                      for (int64_t row = begin; row < end; ++row) {
@@ -21,6 +26,9 @@ void AddScaled(Stream& stream, float factor, const MatrixView& x, const MatrixVi
   LC_CHECK(x.dtype == DType::kF32 && y.dtype == DType::kF32);
   LC_CHECK(x.rows == y.rows && x.cols == y.cols, "x [{}, {}], y [{}, {}]", x.rows, x.cols, y.rows,
            y.cols);
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::AddScaled(stream, factor, x, y);
+  }
   AsCpu(stream).pool().ParallelFor(y.rows, cpu::RowGrain(y.cols),
                                    [&](int64_t begin, int64_t end, int) {
                                      for (int64_t row = begin; row < end; ++row) {

@@ -1,5 +1,4 @@
-// Multiples of activations, for models that scale embeddings, residuals or logits. On the CPU only:
-// such models are refused on a GPU (ModelConfig::CheckRunsOnCuda).
+// Multiples of activations, for models that scale embeddings, residuals or logits.
 #pragma once
 
 #include "base/matrix_view.h"
