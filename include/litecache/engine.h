@@ -45,7 +45,10 @@ struct EngineOptions {
   // Share of the layers whose weights stay in GPU memory, in [0, 1]. The other layers' weights are
   // in pinned host memory and are transferred in every step while the GPU computes. On the CPU: 1.
   double weights_on_device = 1;
-  int64_t max_batch = 64;  // most sequences decoded together
+  // Most sequences decoded together; 0: kDefaultBatch, or fewer where their buffers would take the
+  // memory of longer contexts (MemoryPlan::max_batch).
+  int64_t max_batch = 0;
+  static constexpr int64_t kDefaultBatch = 64;
   // Prompt tokens processed in one step; 0: 512 on a CPU, on a GPU chosen by its memory.
   int64_t prefill_chunk = 0;
   // The same for steps in which other sequences decode: a smaller number makes their tokens come
@@ -221,6 +224,7 @@ struct MemoryPlan {
   int64_t resident_heads = 0;   // resident ones among them, with policy litecache
   int64_t largest_context = 0;  // most tokens that one request can reach
   int64_t context_limit = 0;    // most tokens that the model or EngineOptions.max_context allows
+  int64_t max_batch = 0;        // most sequences decoded together
   // The plan as several lines of text.
   std::string ToString() const;
 };

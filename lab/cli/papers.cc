@@ -184,7 +184,7 @@ class PapersCommand final : public cli::Command {
     lab.device = flags_.options.device;
     lab.threads = flags_.options.threads;
     lab.prefill_chunk = flags_.options.prefill_chunk;
-    lab.max_batch = flags_.options.max_batch;
+    if (flags_.options.max_batch > 0) lab.max_batch = flags_.options.max_batch;
     lab.memory = flags_.options.memory;
     lab.caps = {flags_.options.kv.device_memory, flags_.options.kv.host_memory};
     if (!trace_file_.empty()) {

@@ -118,14 +118,14 @@ litecache_status litecache_open(const char* model, const char* options, litecach
     }
     EngineOptions engine_options;
     litecache::capi::SetOptions(values, litecache::EngineOptionTable(), &engine_options);
+    auto loaded = Engine::Load(model, engine_options);
     // The process is the caller's own: it sets no bound on what its requests ask for.
     const litecache::server::RequestLimits limits{.default_max_tokens = 0,
-                                                  .max_batch = engine_options.max_batch,
+                                                  .max_batch = loaded->memory_plan().max_batch,
                                                   .max_samples = 1 << 16,
                                                   .trust_chat_template = true};
     auto made = std::make_unique<litecache_engine>();
-    made->model = litecache::server::MakeServedModel(Engine::Load(model, engine_options), {},
-                                                     chat_template, limits);
+    made->model = litecache::server::MakeServedModel(std::move(loaded), {}, chat_template, limits);
     *engine = made.release();
   });
 }

@@ -128,7 +128,7 @@ class EngineImpl final : public Engine {
     }
     core_ = std::make_unique<engine::Core>(
         backend, engine::CoreOptions{
-                     plan_.memory.context_limit, options.max_batch, plan_.memory.prefill_chunk,
+                     plan_.memory.context_limit, plan_.memory.max_batch, plan_.memory.prefill_chunk,
                      engine::PrefillChunkBesideDecode(options.prefill_chunk_beside_decode,
                                                       parts_.machine.compute().type(),
                                                       plan_.memory.prefill_chunk),

@@ -95,6 +95,34 @@ MemoryPlan PlanMemory(const Parts& parts, kv::CachePlan* cache, int64_t score_ro
   return plan;
 }
 
+// For up to `batch` sequences. Sets cache and memory of `plan`.
+void PlanFor(const Parts& parts, EngineOptions options, int64_t batch, Plan* plan) {
+  options.max_batch = batch;
+  plan->cache = kv::MakeCachePlan(ConfigOf(parts).kv_layout(parts.decoder->kv_dtype()), plan->kv,
+                                  plan->profile, parts.device());
+  plan->memory = PlanMemory(parts, plan->cache.get(), plan->score_rows, options);
+}
+
+// For the most sequences, a power of two up to EngineOptions::kDefaultBatch, that cost neither a
+// resident head nor a twentieth of the context that a single one can have. With policy litecache a
+// selection's scratch for 64 sequences of 131,072 tokens takes 2.4 GiB of a GPU (Llama 3.1 8B).
+void PlanForMost(const Parts& parts, const EngineOptions& options, Plan* plan) {
+  PlanFor(parts, options, 1, plan);
+  const MemoryPlan single = plan->memory;
+  for (int64_t batch = EngineOptions::kDefaultBatch; batch > 1; batch /= 2) {
+    try {
+      PlanFor(parts, options, batch, plan);
+    } catch (const CapacityError&) {
+      continue;
+    }
+    if (plan->memory.resident_heads == single.resident_heads &&
+        20 * plan->memory.largest_context >= 19 * single.largest_context) {
+      return;
+    }
+  }
+  PlanFor(parts, options, 1, plan);
+}
+
 // options.kv.policy is the name of a policy.
 Plan PlanPolicy(const Parts& parts, const EngineOptions& options) {
   CheckLayersAhead(options, ConfigOf(parts));
@@ -104,10 +132,13 @@ Plan PlanPolicy(const Parts& parts, const EngineOptions& options) {
   plan.kv = WithMeasuredSources(options.kv, parts.machine.compute(), *parts.stream, *parts.decoder);
   plan.profile = WithMeasuredSpeed(LoadProfile(plan.kv, parts.directory, layout), plan.kv,
                                    parts.machine.compute(), *parts.stream, *parts.decoder);
-  plan.cache = kv::MakeCachePlan(layout, plan.kv, plan.profile, parts.device());
   plan.score_rows =
       std::clamp<int64_t>(kScoreLogitBytes / logit_row_bytes, 1, PrefillChunk(parts, options));
-  plan.memory = PlanMemory(parts, plan.cache.get(), plan.score_rows, options);
+  if (options.max_batch > 0) {
+    PlanFor(parts, options, options.max_batch, &plan);
+  } else {
+    PlanForMost(parts, options, &plan);
+  }
   return plan;
 }
 

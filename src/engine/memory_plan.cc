@@ -148,6 +148,7 @@ MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
   plan.kv_device_holds = cache.DeviceHolds();
   plan.kv_per_token = cache.layout().token_bytes();
   plan.context_limit = context;
+  plan.max_batch = request.max_batch;
   if (largest < least) Refuse(request, plan, caps, cache.BytesFor(least), largest);
   plan.kv = SplitKv(caps, request.two_memories ? caps.total() : left, cache.BytesFor(largest),
                     static_cast<uint64_t>(request.max_batch));
@@ -214,9 +215,10 @@ std::string MemoryPlan::ToString() const {
     if (kv.host > 0) store();
     unused(total, weights + buffers + kv.total());
   }
-  text += fmt::format("Largest context {} tokens ({})\n", largest_context,
+  text += fmt::format("Largest context {} tokens ({}); up to {} {} together\n", largest_context,
                       largest_context < context_limit ? "what the memory allows"
-                                                      : "the limit of the model or of the options");
+                                                      : "the limit of the model or of the options",
+                      max_batch, max_batch == 1 ? "sequence" : "sequences");
   return text;
 }
 

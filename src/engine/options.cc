@@ -32,8 +32,9 @@ Rows EngineRows() {
       Row("dtype", &O::dtype, Choice({"auto", "f32"}, "TYPE"),
           "Arithmetic; auto: the checkpoint's own type; f32: weights, products and KV cache in "
           "f32"),
-      Row("max_batch", &O::max_batch, Whole(1, 1 << 16),
-          "Sequences that are decoded together, at most"),
+      Row("max_batch", &O::max_batch, Whole(0, 1 << 16),
+          "Sequences that are decoded together, at most; 0: 64, or fewer where their buffers would "
+          "take the memory of longer contexts"),
       Row("prefill_chunk", &O::prefill_chunk, Tokens(0, 1 << 20),
           "Prompt tokens that a step processes; more are faster and take more memory; 0: 512 on a "
           "CPU, up to 8192 on a GPU, by its memory"),

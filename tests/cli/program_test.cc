@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/fixture_model.h"
 
@@ -247,6 +248,36 @@ TEST(Program, InspectSaysWhatFitsOnACard) {
   EXPECT_THAT(chosen.err, HasSubstr("--kv-policy auto: litecache, because full has room for"));
   const auto refused = with({"-c", "131072"});
   EXPECT_THAT(refused.out, HasSubstr("or use --kv-policy litecache, whose KV fits with "));
+}
+
+// Without --max-batch, the most sequences whose buffers cost no long context.
+TEST(Program, InspectPlansForAsManySequencesAsCostNoContext) {
+  const auto plan = [](const std::string& memory, const std::string& batch) {
+    const auto result = RunProgram({"inspect", "--shape", "llama3.1-8b", "--device", "cuda",
+                                    "--memory", "20GiB", "--kv-policy", "litecache", "--json",
+                                    "--device-memory", memory, "--max-batch", batch});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return nlohmann::json::parse(result.out)["memory"];
+  };
+  std::set<int64_t> chosen;
+  for (const char* memory : {"17GiB", "18GiB", "19GiB", "20GiB", "22GiB", "40GiB"}) {
+    SCOPED_TRACE(memory);
+    const auto automatic = plan(memory, "0");
+    const auto single = plan(memory, "1");
+    const int64_t batch = automatic["max_batch"];
+    chosen.insert(batch);
+    EXPECT_EQ(plan(memory, std::to_string(batch)), automatic);
+    const auto costs = [&](const nlohmann::json& other) {
+      return 20 * other["largest_context"].get<int64_t>() <
+             19 * single["largest_context"].get<int64_t>();
+    };
+    EXPECT_FALSE(costs(automatic));
+    if (batch < 64) {
+      EXPECT_TRUE(costs(plan(memory, std::to_string(2 * batch))));
+    }
+  }
+  EXPECT_EQ(*chosen.rbegin(), 64);
+  EXPECT_LT(*chosen.begin(), 64);
 }
 
 TEST(Program, AModelThatDoesNotFitIsRefusedWithTheNumbers) {

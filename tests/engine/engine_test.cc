@@ -234,7 +234,7 @@ TEST(Engine, RefusesAtLoad) {
   };
   EXPECT_THROW(with([](auto& o) { o.dtype = "int3"; }), InvalidArgument);
   EXPECT_THROW(with([](auto& o) { o.kv.policy = "none"; }), InvalidArgument);
-  EXPECT_THROW(with([](auto& o) { o.max_batch = 0; }), InvalidArgument);
+  EXPECT_THROW(with([](auto& o) { o.max_batch = -1; }), InvalidArgument);
   EXPECT_THROW(with([](auto& o) { o.prefill_chunk = -5; }), InvalidArgument);
   EXPECT_THROW(with([](auto& o) { o.threads = -1; }), InvalidArgument);
   EXPECT_THROW(with([](auto& o) { o.weights_on_device = 1.5; }), InvalidArgument);

@@ -23,8 +23,8 @@ TEST(EngineOptions, ErrorsNameTheOptionAndItsValue) {
   options.weights_on_device = std::numeric_limits<double>::quiet_NaN();
   EXPECT_ERROR(options.Validate(), InvalidArgument, "option weights_on_device", "nan");
   options = {};
-  options.max_batch = 0;
-  EXPECT_ERROR(options.Validate(), InvalidArgument, "option max_batch", "'0'", "from 1 to 65536");
+  options.max_batch = -1;
+  EXPECT_ERROR(options.Validate(), InvalidArgument, "option max_batch", "'-1'", "from 0 to 65536");
   EXPECT_ERROR(options.Validate(OptionNames::kFlags), InvalidArgument, "--max-batch", "'0'");
   options = {};
   options.kv.eta = 2;

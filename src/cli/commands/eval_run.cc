@@ -171,7 +171,7 @@ class EvalRunCommand final : public Command {
       chat_prompt_ = std::make_unique<ChatPrompt>(*tokenizer_, directory_, chat_template_);
     }
     const EngineOptions engine = flags_.ToEngineOptions();
-    context_.max_batch = engine.max_batch;
+    if (engine.max_batch > 0) context_.max_batch = engine.max_batch;
     eval::ConfigurationRequest request;
     request.base = engine.kv;
     request.policies = Split(policies_);

@@ -169,7 +169,8 @@ class InspectCommand final : public Command {
         {"buffers", plan.buffers},
         {"kv", {{"policy", plan.kv_policy}, {"device", plan.kv.device}, {"host", plan.kv.host}}},
         {"kv_per_token", plan.kv_per_token},
-        {"largest_context", plan.largest_context}};
+        {"largest_context", plan.largest_context},
+        {"max_batch", plan.max_batch}};
     return report;
   }
 
@@ -308,6 +309,7 @@ class InspectCommand final : public Command {
       memory["buffers"] = plan.buffers;
       memory["policy"] = plan.kv_policy;
       memory["largest_context"] = plan.largest_context;
+      memory["max_batch"] = plan.max_batch;
       for (const NamedBytes& part : plan.kv_parts) {
         memory["kv_device_parts"][std::string(part.name)] = part.bytes;
       }

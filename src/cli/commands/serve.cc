@@ -289,7 +289,7 @@ class ServeCommand final : public Command {
     auto engine = Engine::Load(flags_.model, options);
     // A model in the Hugging Face cache is in a directory named by a hash.
     if (names_.empty() && !std::filesystem::is_directory(flags_.model)) names_ = {flags_.model};
-    limits_.max_batch = options.max_batch;
+    limits_.max_batch = engine->memory_plan().max_batch;
     auto model = server::MakeServedModel(std::move(engine), names_, template_file_, limits_);
     if (!model->chat) {
       LogWarning(

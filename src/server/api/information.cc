@@ -57,7 +57,8 @@ Json PropsJson(const ServedModel& model) {
                  {"kv_per_token", plan.kv_per_token},
                  {"kv_largest_context", TiersJson(plan.kv_largest)},
                  {"largest_context", plan.largest_context},
-                 {"context_limit", plan.context_limit}};
+                 {"context_limit", plan.context_limit},
+                 {"max_batch", plan.max_batch}};
   Json kv = {{"policy", plan.kv_policy},
              {"retriever", plan.retriever.empty() ? Json() : Json(plan.retriever)},
              {"transfer", plan.transfer.empty() ? Json() : Json(plan.transfer)},
