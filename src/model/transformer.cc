@@ -2,7 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <utility>
@@ -10,6 +9,7 @@
 
 #include "model/device_rope.h"
 #include "model/step_decoder.h"
+#include "model/transformer_activations.h"
 #include "ops/dense/convert.h"
 #include "ops/dense/embedding.h"
 #include "ops/dense/gather.h"
@@ -34,79 +34,14 @@ struct Layer {
   const float* feed_forward_output_norm = nullptr;  // [hidden]
 };
 
-// One step's activations: f32, except for the inputs of matrix products (`product`). q, k, v and
-// attention share memory with gate and up: the first four are dead when the feed-forward block
-// starts.
-struct Activations {
-  MatrixView rotations;  // [T, rotated dimensions of a head] f32, of RoPE
-  MatrixView x;          // [T, hidden] f32, residual stream
-  MatrixView h;          // [T, hidden] normed
-  MatrixView q;          // [T, q_width] f32
-  MatrixView k, v;       // [T, kv_width] f32
-  MatrixView attention;  // [T, q_width]
-  MatrixView gate, up;   // [T, intermediate]
-  // [T, hidden] f32, of a block, in models that norm or scale it before they add it to x.
-  MatrixView output;
-  // The rows that get logits, after the last layer's attention.
-  MatrixView logit_x;          // [L, hidden] f32
-  MatrixView logit_attention;  // [L, q_width]
-  // Of steps that predict in the same product (at most kTogether rows): the layer's own rows, then
-  // those of the later layer.
-  MatrixView both_h;  // [2 T, hidden]
-  MatrixView both_q, both_k, both_v;
-  // Predicted queries on a GPU; layers use them in turns, each until it has attended.
-  MatrixView next_q[kPredictedQueries];
-};
-
-// On a GPU, products of so few rows take no longer for twice as many rows: up to this many decode
-// rows, a later layer's predicted queries are part of the product for this layer's queries, keys
-// and values.
-constexpr int64_t kTogether = 8;
-
-// Whether a block's output is not just added to the residual stream.
-bool ChangesOutputs(const ModelConfig& config) {
-  return config.residual_scale != 1 || !config.norms.attention_output.empty() ||
-         !config.norms.feed_forward_output.empty();
-}
-
-Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_t rows,
-                  int64_t logit_rows, bool on_gpu) {
-  Activations a;
-  a.rotations = arena.Take(rows, config.rotated());
-  a.x = arena.Take(rows, config.hidden);
-  a.h = arena.Take(rows, config.hidden, product);
-  if (ChangesOutputs(config)) a.output = arena.Take(rows, config.hidden);
-  a.logit_x = arena.Take(logit_rows, config.hidden);
-  a.logit_attention = arena.Take(logit_rows, config.q_width(), product);
-  if (on_gpu) {
-    for (MatrixView& q : a.next_q)
-      q = arena.Take(std::max(2 * std::min(rows, kTogether), PredictedRows(rows, logit_rows)),
-                     config.q_width());
-  }
-  if (on_gpu && rows <= kTogether) {
-    a.both_h = arena.Take(2 * rows, config.hidden, product);
-    a.both_q = arena.Take(2 * rows, config.q_width());
-    a.both_k = arena.Take(2 * rows, config.kv_width());
-    a.both_v = arena.Take(2 * rows, config.kv_width());
-  }
-  const size_t shared = arena.used();
-  a.q = arena.Take(rows, config.q_width());
-  a.k = arena.Take(rows, config.kv_width());
-  a.v = arena.Take(rows, config.kv_width());
-  a.attention = arena.Take(rows, config.q_width(), product);
-  arena.Rewind(shared);
-  a.gate = arena.Take(rows, config.intermediate, product);
-  a.up = arena.Take(rows, config.intermediate, product);
-  return a;
-}
-
 // Rotations of one stream's Project() calls.
 struct StreamRotations {
   const Stream* stream = nullptr;
   Buffer rotations;
 };
 
-class TransformerDecoder final : public StepDecoder<Activations>, private kv::KeyValueProjection {
+class TransformerDecoder final : public StepDecoder<TransformerActivations>,
+                                 private kv::KeyValueProjection {
  public:
   TransformerDecoder(Device& device, const ModelConfig& model_config,
                      std::unique_ptr<WeightStore> store)
@@ -130,12 +65,13 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
   }
 
  private:
-  Activations PlaceActivations(Arena& arena, int64_t rows, int64_t logit_rows) const override {
-    return Place(arena, config(), product_dtype(), rows, logit_rows, on_gpu());
+  TransformerActivations PlaceActivations(Arena& arena, int64_t rows,
+                                          int64_t logit_rows) const override {
+    return PlaceTransformer(arena, config(), product_dtype(), rows, logit_rows, on_gpu());
   }
 
   void Issue(Stream& stream, const kv::Step& step, const Inputs& inputs, kv::Cache& cache,
-             Activations a, const MatrixView& logits) override {
+             TransformerActivations a, const MatrixView& logits) override {
     ops::RopeRotations(stream, inputs.positions, rope_.inv_freq(), rope_.attention_factor(),
                        a.rotations);
     ops::Embedding(stream, embedding_, inputs.tokens, a.x);
@@ -169,7 +105,8 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     }
   }
 
-  static void KeepSelected(Stream& stream, std::span<const int32_t> rows, Activations* a) {
+  static void KeepSelected(Stream& stream, std::span<const int32_t> rows,
+                           TransformerActivations* a) {
     ops::GatherRows(stream, a->attention, rows, a->logit_attention);
     ops::GatherRows(stream, a->x, rows, a->logit_x);
     a->attention = a->logit_attention;
@@ -287,7 +224,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
 
   // x += output projection of a block, after its norm and scaled.
   void AddOutput(Stream& stream, const MatrixView& input, const LinearWeights& output,
-                 const float* norm, const Activations& a) const {
+                 const float* norm, const TransformerActivations& a) const {
     const auto scale = static_cast<float>(config().residual_scale);
     if (norm == nullptr && scale == 1) {
       ops::Linear(stream, input, output.weight, output.bias, a.x, ops::Epilogue::kAdd);
@@ -302,7 +239,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
   // (kv/cache.h). Overwrites h and q, which are free at this point; on a GPU the prediction has a q
   // of its own.
   void Predict(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
-               const Activations& a) const {
+               const TransformerActivations& a) const {
     const Layer& layer = layers_[static_cast<size_t>(index)];
     const int64_t rows = step.decode_rows;
     const MatrixView q = (on_gpu() ? a.next_q[index % kPredictedQueries] : a.q).Rows(0, rows);
@@ -315,7 +252,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
 
   // x -> attention (before the output projection).
   void Attend(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
-              const Activations& a) {
+              const TransformerActivations& a) {
     const Layer& layer = layers_[static_cast<size_t>(index)];
     const MatrixView h = Normed(stream, a.x, layer.attention_norm, a.h);
     AwaitWeights(stream, index, LayerPart::kQuery);
@@ -334,7 +271,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
 
   // Attend(index) together with Predict(predicted): weights are read once for the rows of both.
   void AttendAndPredict(Stream& stream, const kv::Step& step, int64_t index, int64_t predicted,
-                        kv::Cache& cache, const Activations& a) {
+                        kv::Cache& cache, const TransformerActivations& a) {
     const Layer& layer = layers_[static_cast<size_t>(index)];
     const Layer& next = layers_[static_cast<size_t>(predicted)];
     const int64_t rows = step.rows;
@@ -396,7 +333,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
 
   // x += o(attention); x += down(silu(gate(norm(x))) * up(norm(x))), with norms where the model has
   // them.
-  void FeedForward(Stream& stream, int64_t index, const Activations& a) const {
+  void FeedForward(Stream& stream, int64_t index, const TransformerActivations& a) const {
     const Layer& layer = layers_[static_cast<size_t>(index)];
     AwaitWeights(stream, index, LayerPart::kRest);
     AddOutput(stream, a.attention, layer.o, layer.attention_output_norm, a);

