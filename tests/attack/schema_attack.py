@@ -125,7 +125,7 @@ class Schemas(victim.Attack):
     def test_tools(self):
         body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1,
                 "tool_choice": "required"}
-        self.bounded("/v1/chat/completions", {**body, "tools": [tool(f"f{i}") for i in range(60_000)]})
+        self.bounded("/v1/chat/completions", {**body, "tools": [tool(f"f{i}") for i in range(30_000)]})
         self.bounded("/v1/chat/completions", {**body, "tools": [
             tool(f"f{i}", {"properties": {"a": {"type": "string"}}}) for i in range(100)]})
 
