@@ -53,14 +53,22 @@ class Framing(victim.Attack):
                 pass
         return sent
 
+    def refuse_framing(self, data):
+        """Sends the beginning of a request whose framing is larger than all that a request may have."""
+        answer = self.exchange(data)
+        self.assertTrue(answer.startswith(b"HTTP/1.1 413"), answer[:300])
+        self.assertIn(b"chunk extensions or trailers", answer)
+
     def test_what_is_endless(self):
         for piece in (b"1;" + b"e" * 8000 + b"\r\nx\r\n",  # extensions of chunks
-                      b"1;" + b"e=f;" * 200 + b"\r\nx\r\n"):
+                      b"1" + b";e=f" * 200 + b"\r\nx\r\n"):
+            self.refuse_framing(CHUNKED + piece * ((4 << 20) // len(piece)))
             before = self.victim.resident()
             self.assertLess(self.endless(CHUNKED, piece), 80 << 20)
             self.assertLess(self.victim.resident() - before, 32 << 20)
         for head in (CHUNKED + b"1;", CHUNKED + b"0\r\nX: ", CHUNKED + b"0\r\n"):  # one line; trailers
             piece = b"a: b\r\n" * 1000 if head.endswith(b"0\r\n") else b"x" * 8000
+            self.refuse_framing(head + piece * 30)  # less than a body may have
             before = self.victim.cpu()
             self.assertLess(self.endless(head, piece), 80 << 20)
             self.assertLess(self.victim.cpu() - before, victim.CPU_SECONDS)
@@ -149,6 +157,7 @@ class Signals(victim.unittest.TestCase):
 
     def start(self, *flags):
         server = victim.Victim(*flags)
+        self.addCleanup(self.kill, server)
         # Several seconds of tokenizing on both workers; the first bytes show that it has started.
         body = victim.request_bytes("/tokenize", b'{"prompt": "' + b"ab cd\\u1234 " * 2_500_000 + b'"}')
         self.tearDown()
@@ -162,6 +171,11 @@ class Signals(victim.unittest.TestCase):
     def tearDown(self):
         for connection in self.connections:
             connection.close()
+
+    def kill(self, server):
+        """What a failed test has left running."""
+        if server.process.poll() is None:
+            server.stop(signal.SIGKILL)
 
     def test_one_signal_ends_it_in_time(self):
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -183,10 +197,11 @@ class Signals(victim.unittest.TestCase):
         server = self.start()
         for connection in self.connections:
             connection.close()
-        time.sleep(0.5)
-        before = server.cpu()
-        time.sleep(1)
-        self.assertLess(server.cpu() - before, 0.3, "it computes for clients that have left")
+        before, used, last = server.cpu(), 0, -1
+        while last < used < 1:  # until it rests
+            time.sleep(0.5)
+            last, used = used, server.cpu() - before
+        self.assertLess(used, 1, "it computes for clients that have left")
         self.assertEqual(server.stop(), 0)
 
 
@@ -210,9 +225,9 @@ class Program(victim.unittest.TestCase):
         self.assertNotIn("\x1b", log)
 
     def test_a_small_stack(self):
-        """The deepest allowed nesting is also processed with a stack smaller than usual."""
+        """The deepest allowed nesting is also processed with a stack smaller than usual: macros may take 4 MiB."""
         limit = 256 << 10
-        server = victim.Victim(preexec=lambda: resource.setrlimit(
+        server = victim.Victim("--trust-chat-template", preexec=lambda: resource.setrlimit(
             resource.RLIMIT_STACK, (limit, resource.getrlimit(resource.RLIMIT_STACK)[1])))
         deep = '{"a":' * 126 + "1" + "}" * 126
         call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": deep}}
@@ -223,6 +238,9 @@ class Program(victim.unittest.TestCase):
             schema = {"items": schema}
         body = {"prompt": "x", "max_tokens": 1, "guided_json": schema}
         self.assertEqual(server.post("/v1/completions", body)[0], 200)
+        status, answer = server.post("/tokenize", {
+            "messages": messages, "chat_template": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}"})
+        self.assertEqual((status, "levels deep" in answer["error"]["message"]), (400, True), answer)
         self.assertEqual(server.stop(), 0)
 
 

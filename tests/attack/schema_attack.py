@@ -85,14 +85,15 @@ class Schemas(victim.Attack):
         self.taken({"enum": [f"value number {i}" for i in range(5000)]})
         self.bounded_schema({"enum": [f"v{i}" for i in range(60_000)]})
         self.bounded_schema({"enum": list(range(100_000))})
-        big = [f"v{i}" for i in range(20_000)]
-        self.bounded_schema({"allOf": [{"enum": big}, {"enum": big[::-1]}]})
-        self.bounded_schema({"allOf": [{"enum": big}, {"enum": [float(i) for i in range(20_000)]}]})
+        big = [f"v{i}" for i in range(60_000)]
+        self.taken({"allOf": [{"enum": big}, {"enum": big[::-1]}]})
+        self.bounded_schema({"allOf": [{"enum": big}, {"enum": [float(i) for i in range(60_000)]}]})
 
     def test_names(self):
         names = [f"name{i}" for i in range(9000)]
-        self.bounded_schema({"required": names})
-        self.bounded_schema({"allOf": [{"required": names}, {"required": names[::-1] + ["z"]}]})
+        for some in (names, [f"name{i}" for i in range(60_000)]):
+            self.bounded_schema({"required": some})
+            self.bounded_schema({"allOf": [{"required": some}, {"required": some[::-1] + ["z"]}]})
         self.bounded_schema({"properties": {name: {} for name in names}, "required": names,
                              "additionalProperties": True})
         self.bounded_schema({"allOf": [{"properties": {n: {"type": "integer"} for n in names}},
@@ -106,9 +107,11 @@ class Schemas(victim.Attack):
 
     def test_counts_and_patterns(self):
         self.bounded_schema({"minLength": 199_000})
+        self.refused({"properties": {f"a{i}": {"type": "string", "minLength": 150_000 + i} for i in range(3)}},
+                     "200000 states")
         self.bounded_schema({"items": {"minItems": 1000, "items": {"minItems": 1000}}, "minItems": 1000})
-        for pattern in ("(a{1,100}){1,100}", "(((a*)*)*)*b", "(a|a|aa)*$" * 20, "[^a]" * 15_000,
-                        "(" * 99 + "a" + ")" * 99, "(x+x+)+y", "^" + "(a|b|ab)*" * 100 + "$",
+        for pattern in ("(a{1,100}){1,100}", "((a{999}){999}){999}", "(((a*)*)*)*b", "(a|a|aa)*$" * 20,
+                        "[^a]" * 15_000, "(" * 99 + "a" + ")" * 99, "(x+x+)+y", "^" + "(a|b|ab)*" * 100 + "$",
                         "[a-z]{10000}", "\\w{1,9999}" * 9):
             self.bounded_schema({"pattern": pattern})
         self.bounded_schema({"pattern": "(a|b)*", "minLength": 10_000, "maxLength": 20_000})
@@ -122,7 +125,7 @@ class Schemas(victim.Attack):
     def test_tools(self):
         body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1,
                 "tool_choice": "required"}
-        self.bounded("/v1/chat/completions", {**body, "tools": [tool(f"f{i}") for i in range(9000)]})
+        self.bounded("/v1/chat/completions", {**body, "tools": [tool(f"f{i}") for i in range(30_000)]})
         self.bounded("/v1/chat/completions", {**body, "tools": [
             tool(f"f{i}", {"properties": {"a": {"type": "string"}}}) for i in range(100)]})
 
@@ -143,6 +146,7 @@ class Schemas(victim.Attack):
                         'root ::= "(" root ")" | root2\nroot2 ::= "[" root "]" root2 | [^x]*',
                         "root ::= " + "(" * 99 + '"a"' + "?)*" * 99,
                         'root ::= [a-z]{10000} | "a"{9999} root',
+                        'root ::= (("a"{999}){999}){999}',
                         "root ::= " + " | ".join(f'"{i}" root' for i in range(20_000)),
                         "root ::= [" + "a-z" * 100_000 + "]*"):
             self.bounded("/v1/completions", {**body, "grammar": grammar})

@@ -5,6 +5,7 @@ usage: work_attack.py PROGRAM MODEL_DIRECTORY
 
 import json
 import pathlib
+import select
 import sys
 import threading
 import time
@@ -36,7 +37,8 @@ class Fairness(victim.Attack):
 
     def test_small_requests_do_not_wait_for_large_ones(self):
         large = json.dumps({"prompt": "def f(a, b): return a + b\n" * 150_000}).encode()
-        threads = [threading.Thread(target=self.try_ask, args=(large,)) for _ in range(4)]
+        ended = []
+        threads = [threading.Thread(target=self.try_ask, args=(large, ended)) for _ in range(4)]
         for thread in threads:
             thread.start()
         before = self.victim.cpu()
@@ -45,15 +47,22 @@ class Fairness(victim.Attack):
         for key in ("one", "two") * 3:  # a client's own large requests do not delay it either
             begun = time.time()
             self.assertGreater(self.ask(key, b'{"prompt": "x"}'), 0)
-            longest = max(longest, time.time() - begun)
+            took = time.time() - begun
+            if longest == 0:
+                time.sleep(0.1)  # for the thread of a large one that has ended
+                self.assertEqual(ended, [], "a small request has waited for a large one")
+            longest = max(longest, took)
         print(f"longest wait of a small request: {longest:.2f} s")
         self.assertLess(longest, 3)
+        self.ask("two", large)
+        self.assertLess(len(ended), 4, "a large request has waited for all large ones of another client")
         for thread in threads:
             thread.join()
 
-    def try_ask(self, body):
+    def try_ask(self, body, ended):
         try:
             self.ask("one", body)
+            ended.append(time.time())
         except urllib.error.HTTPError as error:  # the memory reserved for bodies is used up
             error.close()
 
@@ -67,7 +76,8 @@ class Memory(victim.Attack):
     def test_long_prompts_are_not_encoded_to_their_end(self):
         limit = self.victim.call("/props")["memory"]["largest_context"]
         text = "a1 " * (limit * 8)
-        self.refuse("/v1/completions", {"prompt": text, "max_tokens": 1}, "tokens")
+        # The tokenizer says it, before it knows their number; the engine would name all of them.
+        self.refuse("/v1/completions", {"prompt": text, "max_tokens": 1}, "the text has more than")
 
     def test_answers_larger_than_what_is_set_aside(self):
         body = {"prompt": "x", "max_tokens": 30_000, "n": 64, "logprobs": 20, "temperature": 1}
@@ -87,9 +97,12 @@ class Memory(victim.Attack):
                 pass
             held.append(connection)
         self.assertEqual(self.victim.post("/tokenize", {"prompt": "x"})[0], 200)
+        # 256 MiB of bodies: eight of these, and the others are answered before they have come to an end.
+        self.assertTrue(victim.wait_for(lambda: len(select.select(held, [], [], 0)[0]) >= 8),
+                        "more bodies are taken than are allowed for")
         grown = self.victim.resident() - before
         print(f"16 bodies of 30 MiB: {grown / MIB:.0f} MiB more")
-        self.assertLess(grown, 600 * MIB)  # 256 MiB of bodies, in strings that grow by doubling
+        self.assertLess(grown, 600 * MIB)
         for connection in held:
             connection.close()
         self.assertTrue(victim.wait_for(lambda: self.victim.resident() - before < 100 * MIB),
@@ -128,7 +141,7 @@ class Templates(victim.Attack):
     def test_searches_take_the_sum_of_the_lengths(self):
         template = ("{% set s = messages[0].content %}{% set t = s[:1000000] ~ 'b' %}"
                     "{{ 1 if BODY else 0 }}{{ raise_exception('done') }}")
-        for body in ("t in s", "s.find(t) < 0", "s.rfind('b' ~ t) < 0", "s.count(t)", "s.rsplit(t)"):
+        for body in ("t in s", "s.find(t) < 0", "s.rfind(t) < 0", "s.rfind('b' ~ t) < 0", "s.count(t)", "s.rsplit(t)"):
             self.render(template.replace("BODY", body), "a" * (4 * MIB), "done")
 
     def test_random_templates(self):

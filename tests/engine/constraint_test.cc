@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
+#include <chrono>
 #include <random>
 
 #include "engine/core_fixture.h"
@@ -152,13 +153,16 @@ TEST(Constraint, CancellingReleasesIt) {
   EXPECT_EQ(alive, 0);
 }
 
-// Allows every token. From token `at` on, masks are not ready before the gate is open.
+// Allows every token. From token `at` on, masks are not ready before the gate is open: it opens by
+// itself after 20 s, for an engine that waits for one of them.
 class Gated final : public TokenConstraint {
  public:
   Gated(int at, std::shared_ptr<std::atomic<bool>> open) : at_(at), open_(std::move(open)) {}
   std::unique_ptr<TokenConstraint> Clone() const override { return std::make_unique<Gated>(*this); }
   bool Prepare(int64_t work) override {
     EXPECT_GT(work, 0);
+    EXPECT_LE(work, 100'000) << "a piece takes longer than a step";
+    if (std::chrono::steady_clock::now() - made_ > std::chrono::seconds(20)) *open_ = true;
     return count_ < at_ || *open_;
   }
   std::span<const uint32_t> Mask() override {
@@ -173,6 +177,7 @@ class Gated final : public TokenConstraint {
  private:
   int at_;
   std::shared_ptr<std::atomic<bool>> open_;
+  const std::chrono::steady_clock::time_point made_ = std::chrono::steady_clock::now();
   int count_ = 0;
   std::vector<uint32_t> mask_;
 };
@@ -197,6 +202,7 @@ TEST(Constraint, OthersDoNotWaitForAMask) {
     const auto cancelled = core.Submit(std::move(request));
     for (int chunk = 0; chunk < 2 * at; ++chunk) ASSERT_TRUE(waits->Next());
     for (int i = 0; i < 2; ++i) EXPECT_EQ(ReadAll(*core.Submit(other))[0].tokens.size(), 30u);
+    EXPECT_FALSE(*open) << "the engine has waited for a mask";
     cancelled->Cancel();
     for (const auto& answer : ReadAll(*cancelled, 2)) {
       EXPECT_EQ(answer.finish, FinishReason::kCancelled);

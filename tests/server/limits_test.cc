@@ -135,5 +135,15 @@ TEST(Limits, ALongPromptOfAnotherKeyDoesNotHoldUpAShortOne) {
   server.ExpectClean();
 }
 
+TEST(Limits, PreparingARequestTakesABoundedTime) {
+  TestServer::Options options;
+  options.server.service.prepare_limit = milliseconds(1);
+  TestServer server(options);
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) text += "some words ";
+  server.ExpectError("/tokenize", {{"prompt", text}}, 400, "CPU time");
+  EXPECT_EQ(server.Ask("/tokenize", {{"prompt", "x"}, {"add_special_tokens", false}})["count"], 1);
+}
+
 }  // namespace
 }  // namespace litecache::testing

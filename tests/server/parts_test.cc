@@ -1,11 +1,19 @@
 // The server's parts, tested separately.
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
 #include "expect_error.h"
 #include "server/api/fields.h"
 #include "server/api/messages.h"
 #include "server/http/request_reader.h"
 #include "server/metrics/exposition.h"
+#include "server/worker_pool.h"
 #include "test_seed.h"
 
 namespace litecache::server {
@@ -92,6 +100,65 @@ TEST(Messages, AreRewrittenForTemplates) {
     {"role": "assistant", "content": "", "tool_calls": [
       {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}]},
     {"role": "tool", "content": "42", "tool_call_id": "c1"}])"));
+}
+
+// Tasks that wait behind another one; a client with many does not hold up the others.
+TEST(WorkerPool, ClientsTakeTurns) {
+  for (const bool heavy : {false, true}) {
+    std::promise<void> begun, gate, ended;
+    std::mutex mutex;
+    std::string order;
+    WorkerPool pool(1);
+    pool.Post(1, heavy, [&] {
+      begun.set_value();
+      gate.get_future().wait();
+    });
+    begun.get_future().wait();
+    const auto post = [&](uint64_t client, char name) {
+      pool.Post(client, heavy, [&, name] {
+        const std::lock_guard lock(mutex);
+        order += name;
+        if (order.size() == 6) ended.set_value();
+      });
+    };
+    for (const char name : {'a', 'b', 'c'}) post(1, name);
+    for (const char name : {'x', 'y'}) post(2, name);
+    post(3, 'z');
+    gate.set_value();
+    ended.get_future().wait();
+    EXPECT_EQ(order, "axzbyc");
+  }
+}
+
+TEST(WorkerPool, HeavyTasksLeaveAThread) {
+  std::promise<void> begun, light, ended;
+  const std::shared_future<void> light_ran = light.get_future().share();
+  std::mutex mutex;
+  std::vector<std::string> order;
+  const auto record = [&](const std::string& what) {
+    const std::lock_guard lock(mutex);
+    order.push_back(what);
+    if (order.size() == 3) ended.set_value();
+  };
+  WorkerPool pool(2);
+  // Without a thread of its own, the light task waits for a heavy one: 10 s.
+  const auto heavy = [&] {
+    const bool beside = light_ran.wait_for(std::chrono::seconds(10)) == std::future_status::ready;
+    record(beside ? "heavy" : "heavy, and nothing beside it");
+  };
+  pool.Post(1, true, [&] {
+    begun.set_value();
+    heavy();
+  });
+  begun.get_future().wait();
+  pool.Post(1, true, heavy);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // time to start it, which is wrong
+  pool.Post(1, false, [&] {
+    record("light");
+    light.set_value();
+  });
+  ended.get_future().wait();
+  EXPECT_THAT(order, ::testing::ElementsAre("light", "heavy", "heavy"));
 }
 
 TEST(Exposition, HistogramsAddUp) {

@@ -200,6 +200,9 @@ TEST(Template, LimitsEndHostileTemplates) {
       {pairs + "{{ {'a': 1}[n.x] }}", "a tuple that is a key takes over"},
       {pairs + "{{ n.x in {'a': 1} }}", "a tuple that is a key takes over"},
       {pairs + "{{ [n.x] | unique | list }}", "a tuple that is a key takes over"},
+      // Reading a string takes steps for its bytes.
+      {"{% set s = 'a' * 1000000 %}{% for i in range(100) %}{{ 'z' in s }}{% endfor %}",
+       "gave up after"},
       // Strings take longer to allocate than to read.
       {"{% set s = 'a ' * 100000 %}{% for i in range(12) %}{{ s.split() | length }}{% endfor %}",
        "gave up after"},
@@ -248,6 +251,18 @@ TEST(Template, LimitsEndHostileTemplates) {
                                            testing::HasSubstr("a precision of an integer")))
           << source.substr(0, 200);
     }
+  }
+}
+
+// By default steps run out first: a string costs steps for its bytes.
+TEST(Template, AllStringsTogetherAreLimited) {
+  Limits limits;
+  limits.total_bytes = 4 << 20;
+  try {
+    Render("{% for i in range(100) %}{% set s = 'ab' * 100000 %}{% endfor %}", "{}", limits);
+    ADD_FAILURE() << "no error";
+  } catch (const InvalidArgument& e) {
+    EXPECT_THAT(e.what(), testing::HasSubstr("all strings together grow over"));
   }
 }
 

@@ -1,6 +1,7 @@
 // The prefix store's files: blocks are read back as written or rejected, whatever happened to them.
 #include "engine/prefix/block_store.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -222,9 +223,25 @@ TEST(BlockStore, SkipsWhatIsDamagedOrNotItsOwn) {
   directory.Write("ab/" + std::string(32, 'a') + ".kv.bak", "mine as well");
   directory.Write("photos/cat.jpg", "meow");
   const auto unfinished = directory.Write(digits.substr(0, 2) + "/" + digits + ".kv.tmp", "half");
-  fs::create_symlink("/etc/passwd", directory.path() / "ab" / (std::string(32, 'a') + ".kv"));
+  const fs::path link = directory.path() / "ab" / ("ab" + std::string(30, 'a') + ".kv");
+  fs::create_symlink("/etc/passwd", link);
+  const fs::path fifo = directory.path() / "ab" / ("ab" + std::string(30, 'c') + ".kv");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  // A valid block, but behind a link.
+  const TemporaryDirectory elsewhere;
+  Block linked;
+  do {
+    linked = RandomChain(random, 1, 500)[0];
+  } while (fs::exists(directory.path() / linked.header.key.ToString().substr(0, 2)));
+  const std::string linked_name = linked.header.key.ToString();
+  const fs::path behind =
+      elsewhere.Write(linked_name + ".kv",
+                      {reinterpret_cast<const char*>(linked.bytes.data()), linked.bytes.size()});
+  fs::create_directory_symlink(elsewhere.path(), directory.path() / linked_name.substr(0, 2));
 
   BlockStore store(directory.path(), 1 << 20);
+  EXPECT_FALSE(store.Has(linked.header.key));
+  EXPECT_TRUE(fs::is_fifo(fifo));
   EXPECT_EQ(store.Stats().blocks, 2);
   EXPECT_EQ(store.Stats().damaged, 5);
   for (size_t i = 0; i < 6; ++i) {
@@ -242,7 +259,8 @@ TEST(BlockStore, SkipsWhatIsDamagedOrNotItsOwn) {
   for (const char* name : {"notes.txt", "ab/readme", "photos/cat.jpg"}) {
     EXPECT_TRUE(fs::exists(directory.path() / name)) << name;
   }
-  EXPECT_TRUE(fs::is_symlink(directory.path() / "ab" / (std::string(32, 'a') + ".kv")));
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_TRUE(fs::exists(behind));
   // The store keeps working, and stores the lost blocks again.
   WriteAll(store, chain);
   EXPECT_EQ(store.CountChain(Keys(chain)), 8);
@@ -288,6 +306,13 @@ TEST(BlockStore, RefusesWhatOthersMayChange) {
   BlockStore store(directory.path(), 1 << 20);
 }
 
+TEST(BlockStore, RefusesADirectoryOfAnotherUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
+  const TemporaryDirectory directory;
+  ASSERT_EQ(chown(directory.path().c_str(), 12345, 12345), 0);
+  EXPECT_ERROR(BlockStore(directory.path(), 1 << 20), FileError, "another user (uid 12345)");
+}
+
 // A FIFO in the place of the temporary file of a block: the block is not stored, and nothing hangs.
 TEST(BlockStore, WaitsForNoFifo) {
   auto random = TestRandom(97);
@@ -298,7 +323,14 @@ TEST(BlockStore, WaitsForNoFifo) {
   BlockStore store(directory.path(), 1 << 20);
   const auto fifo = directory.path() / name.substr(0, 2) / (name + ".kv.tmp");
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  std::promise<void> tried;
+  // One who waits for a reader gets it after a while, so that the test ends.
+  const auto reader = std::async(std::launch::async, [&, done = tried.get_future()] {
+    if (done.wait_for(std::chrono::seconds(10)) == std::future_status::ready) return -1;
+    return open(fifo.c_str(), O_RDONLY | O_NONBLOCK);
+  });
   WriteAll(store, chain);
+  tried.set_value();
   EXPECT_FALSE(store.Stats().writing);
 }
 
