@@ -85,9 +85,11 @@ void ThreadPool::WorkerLoop(int worker) {
       wake_.wait(lock, [&] { return !idle(); });
       --sleepers_;
     }
-    if (stop_) return;
+    // In this order: whoever has seen the destructor's number also sees stop_, and nobody waits for
+    // another number after it.
     uint64_t state = state_.load(std::memory_order_acquire);
     seen = NumberOf(state);
+    if (stop_) return;
     while (NumberOf(state) == seen && (state & kOpen) != 0) {
       if (!state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel,
                                         std::memory_order_acquire)) {

@@ -64,6 +64,20 @@ TEST(ThreadPool, LateWorkersDoNotJoinFinishedTasks) {
   }
 }
 
+// Pools destroyed while workers wake for a loop that has ended without them.
+TEST(ThreadPool, EndsWhileWorkersAreLate) {
+  for (int round = 0; round < 500; ++round) {
+    std::atomic<int> calls{0};
+    {
+      ThreadPool pool(3);
+      pool.Run([&](int) { ++calls; });  // all are awake now
+      pool.ParallelFor(
+          2, 1, [&](int64_t begin, int64_t end, int) { calls += static_cast<int>(end - begin); });
+    }
+    ASSERT_EQ(calls.load(), 5);
+  }
+}
+
 TEST(ThreadPool, AnExceptionOfAnyWorkerReachesTheCaller) {
   ThreadPool pool(3);
   for (int bad = 0; bad < 3; ++bad) {

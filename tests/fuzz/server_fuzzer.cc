@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "model/config.h"
 #include "server/api/answer.h"
+#include "server/api/endpoints.h"
 #include "server/api/error.h"
-#include "server/api/information.h"
 #include "server/http/request_reader.h"
 
 namespace {
@@ -24,17 +24,26 @@ constexpr const char* kTokenizer = R"({
     {"id": 0, "content": "<s>", "special": true, "single_word": false, "lstrip": false,
      "rstrip": false, "normalized": false},
     {"id": 1, "content": "</s>", "special": true, "single_word": false, "lstrip": false,
-     "rstrip": false, "normalized": false}],
+     "rstrip": false, "normalized": false},
+    {"id": 9, "content": "<|fim_prefix|>", "special": true, "single_word": false,
+     "lstrip": false, "rstrip": false, "normalized": false},
+    {"id": 10, "content": "<|fim_suffix|>", "special": true, "single_word": false,
+     "lstrip": false, "rstrip": false, "normalized": false},
+    {"id": 11, "content": "<|fim_middle|>", "special": true, "single_word": false,
+     "lstrip": false, "rstrip": false, "normalized": false},
+    {"id": 12, "content": "<|file_sep|>", "special": true, "single_word": false,
+     "lstrip": false, "rstrip": false, "normalized": false}],
   "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
   "decoder": {"type": "ByteLevel"},
   "model": {"type": "BPE", "merges": ["a b"],
-    "vocab": {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "c": 4, "Ġ": 5, "Ã": 6, "©": 7, "ab": 8}}})";
+    "vocab": {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "c": 4, "Ġ": 5, "Ã": 6, "©": 7, "ab": 8,
+      "<|fim_prefix|>": 9, "<|fim_suffix|>": 10, "<|fim_middle|>": 11, "<|file_sep|>": 12}}})";
 
 // Has the limits that requests are checked against, but cannot generate.
 class NoEngine final : public Engine {
  public:
   NoEngine() {
-    config_.vocab = 9;
+    config_.vocab = 13;
     plan_.largest_context = plan_.context_limit = 512;
   }
   const model::ModelConfig& config() const override { return config_; }
@@ -119,13 +128,15 @@ void Answer(GenerationJob job) {
 }
 
 void TryBody(std::string_view body) {
-  Try([&] { Answer(ReadChat(ParseBody(body), Model())); });
-  Try([&] { Answer(ReadCompletion(ParseBody(body), Model())); });
-  Try([&] { Answer(ReadResponses(ParseBody(body), Model())); });
-  Try([&] { Answer(ReadAnthropic(ParseBody(body), Model())); });
-  Try([&] { Dump(CountTokensJson(ParseBody(body), Model())); });
-  Try([&] { Dump(TokenizeJson(ParseBody(body), Model())); });
-  Try([&] { Dump(DetokenizeJson(ParseBody(body), Model())); });
+  for (const JsonEndpoint& endpoint : JsonEndpoints()) {
+    Try([&] {
+      if (endpoint.read_job != nullptr) {
+        Answer(endpoint.read_job(ParseBody(body), Model()));
+      } else {
+        LC_CHECK(Json::accept(Dump(endpoint.compute(ParseBody(body), Model()))));
+      }
+    });
+  }
 }
 
 }  // namespace
