@@ -104,11 +104,14 @@ void PlanFor(const Parts& parts, EngineOptions options, int64_t batch, Plan* pla
 }
 
 // For the most sequences, a power of two up to EngineOptions::kDefaultBatch, that cost neither a
-// resident head nor a twentieth of the context that a single one can have. With policy litecache a
-// selection's scratch for 64 sequences of 131,072 tokens takes 2.4 GiB of a GPU (Llama 3.1 8B).
+// resident head, nor the whole context where a single one can have it, nor an eighth of a shorter
+// one. With policy litecache a selection's scratch for 64 sequences of 131,072 tokens takes 2.4 GiB
+// of a GPU (Llama 3.1 8B).
 void PlanForMost(const Parts& parts, const EngineOptions& options, Plan* plan) {
   PlanFor(parts, options, 1, plan);
   const MemoryPlan single = plan->memory;
+  const bool whole = single.largest_context == single.context_limit;
+  const int64_t enough = whole ? single.context_limit : single.largest_context * 7 / 8;
   for (int64_t batch = EngineOptions::kDefaultBatch; batch > 1; batch /= 2) {
     try {
       PlanFor(parts, options, batch, plan);
@@ -116,7 +119,7 @@ void PlanForMost(const Parts& parts, const EngineOptions& options, Plan* plan) {
       continue;
     }
     if (plan->memory.resident_heads == single.resident_heads &&
-        20 * plan->memory.largest_context >= 19 * single.largest_context) {
+        plan->memory.largest_context >= enough) {
       return;
     }
   }

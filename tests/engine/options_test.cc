@@ -25,7 +25,7 @@ TEST(EngineOptions, ErrorsNameTheOptionAndItsValue) {
   options = {};
   options.max_batch = -1;
   EXPECT_ERROR(options.Validate(), InvalidArgument, "option max_batch", "'-1'", "from 0 to 65536");
-  EXPECT_ERROR(options.Validate(OptionNames::kFlags), InvalidArgument, "--max-batch", "'0'");
+  EXPECT_ERROR(options.Validate(OptionNames::kFlags), InvalidArgument, "--max-batch", "'-1'");
   options = {};
   options.kv.eta = 2;
   EXPECT_ERROR(options.Validate(), InvalidArgument, "option eta", "'2'");
