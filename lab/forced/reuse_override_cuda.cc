@@ -81,7 +81,7 @@ class CudaReuseOverride final : public CudaResultOverride {
     return ListBytes(shape, capacity) + ops::cuda::ForceScratchBytes(shape, capacity, max_context);
   }
   Lists Select(Stream& stream, const Place& at, void* scratch) const override {
-    const size_t pairs = static_cast<size_t>(at.step.capacity * at.shape.kv_heads);
+    const int64_t pairs = int64_t{at.step.capacity} * at.shape.kv_heads;
     Lists lists;
     lists.selected_count = static_cast<int32_t*>(scratch);
     lists.selected = lists.selected_count + pairs;

@@ -121,19 +121,19 @@ std::vector<int32_t> TakeRows(const std::vector<int32_t>& before, int64_t contex
 void PutCosines(std::span<const int8_t> values, BitWriter* out) {
   std::vector<uint32_t> numbers;
   int before = 0;
-  for (const int8_t value : values) {
+  for (const int value : values) {  // NOLINT(bugprone-signed-char-misuse): numbers, not characters
     numbers.push_back(Fold(value - before));
     before = value;
   }
   out->PutList(numbers);
 }
 
-int8_t Within(int64_t value, int64_t least, const char* part, const std::string& name) {
+int64_t Within(int64_t value, int64_t least, const char* part, const std::string& name) {
   if (value < least || value > Trace::kUnit) {
     throw FileError("{}: '{}' holds {}; its values lie between {} and {}", name, part, value, least,
                     Trace::kUnit);
   }
-  return static_cast<int8_t>(value);
+  return value;
 }
 
 void TakeCosines(size_t count, BitReader* in, const std::string& name, std::vector<int8_t>* out) {
@@ -188,7 +188,8 @@ std::vector<int8_t> TakeTables(const Trace& t, int64_t heads, int64_t least, con
     auto next = numbers.begin();
     for (int64_t i = 0; i < t.table_size(); ++i) {
       if (!t.TableEntry(i, distance, &a, &b)) continue;
-      table[i] = Within(actual(layer, head, a.step, b.step) + Unfold(*next++), least, part, name);
+      table[i] = static_cast<int8_t>(
+          Within(actual(layer, head, a.step, b.step) + Unfold(*next++), least, part, name));
     }
   });
   return tables;

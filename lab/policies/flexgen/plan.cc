@@ -65,7 +65,8 @@ class FlexGenPlan final : public CachePlan {
 };
 
 std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
-                                std::shared_ptr<const Profile>, DeviceType device) {
+                                std::shared_ptr<const Profile>,  // NOLINT: the registry's
+                                DeviceType device) {
   CheckLayout(layout);
   return std::make_unique<FlexGenPlan>(layout, options, device);
 }

@@ -15,6 +15,13 @@ namespace litecache::kv {
 // A copy of lists on the host: changes are uploaded, in most steps at most a block and in nearly
 // all nothing.
 class DevicePages {
+  // Before its uses: clang must have seen what it returns.
+  static auto Uploading(Device& device) {
+    return [&device](std::byte** target, std::byte* const* pages, size_t count) {
+      device.Upload(target, pages, count * sizeof(std::byte*));
+    };
+  }
+
  public:
   // at(list, block): the current page. Blocks before `first_changed` must be unchanged since the
   // last call.
@@ -88,12 +95,6 @@ class DevicePages {
  private:
   // Blocks for some thousands of tokens: few sequences exceed that and allocate while they decode.
   static constexpr size_t kLeastBlocks = 32;
-
-  static auto Uploading(Device& device) {
-    return [&device](std::byte** target, std::byte* const* pages, size_t count) {
-      device.Upload(target, pages, count * sizeof(std::byte*));
-    };
-  }
 
   std::vector<std::byte*> host_;
   size_t uploaded_ = 0;      // number of host_'s entries that the device has
