@@ -20,6 +20,10 @@ struct BlockFormat {
   // not read.
   void (*to_float)(const std::byte* data, int64_t blocks, float* out) = nullptr;
 
+  // Writes `blocks` blocks whose values are near `values` (quantize_blocks.h says how near). Null:
+  // blocks of this format are only read.
+  void (*from_float)(const float* values, int64_t blocks, std::byte* out) = nullptr;
+
   bool quantized() const { return values > 1; }
 };
 

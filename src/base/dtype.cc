@@ -14,6 +14,8 @@ std::string_view Name(DType dtype) {
       return "bf16";
     case DType::kI32:
       return "i32";
+    case DType::kBlocks:
+      return "blocks";
   }
   return "?";
 }

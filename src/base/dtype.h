@@ -8,14 +8,16 @@
 
 namespace litecache {
 
-enum class DType : uint8_t { kF32, kF16, kBF16, kI32 };
+// kBlocks: quantized values, in blocks of the format that a MatrixView names.
+enum class DType : uint8_t { kF32, kF16, kBF16, kI32, kBlocks };
 
-// Bytes of one element.
+// Bytes of one element; 0 for kBlocks, whose values have no bytes of their own.
 constexpr size_t SizeOf(DType dtype) {
+  if (dtype == DType::kBlocks) return 0;
   return dtype == DType::kF32 || dtype == DType::kI32 ? 4 : 2;
 }
 
-// "f32", "f16", "bf16", "i32".
+// "f32", "f16", "bf16", "i32", "blocks".
 std::string_view Name(DType dtype);
 
 // bfloat16: the upper half of a float. Storage only; arithmetic happens in float.

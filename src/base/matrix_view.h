@@ -3,19 +3,25 @@
 
 #include <cstdint>
 
+#include "base/block_format.h"
 #include "base/dtype.h"
 #include "base/error.h"
 
 namespace litecache {
 
-// rows x cols elements of `dtype`; row r starts at data + r * stride * SizeOf(dtype). Columns are
-// contiguous. Activations are [tokens, features]; weights are [out_features, in_features].
+// rows x cols elements of `dtype`; row r starts at data + r * RowBytes(). Columns are contiguous.
+// Activations are [tokens, features]; weights are [out_features, in_features].
+//
+// Weights of dtype kBlocks are blocks of `format` along the columns, whose number is a multiple of
+// a block's values, without padding: in host memory as in a GGUF file, in a GPU's in the order of
+// ops/linear/packed_blocks.h.
 struct MatrixView {
   void* data = nullptr;
   DType dtype = DType::kF32;
   int64_t rows = 0;
   int64_t cols = 0;
-  int64_t stride = 0;  // elements between rows, >= cols
+  int64_t stride = 0;                   // elements between rows, >= cols
+  const BlockFormat* format = nullptr;  // of dtype kBlocks
 
   // Contiguous view.
   static MatrixView Of(void* data, DType dtype, int64_t rows, int64_t cols) {
@@ -25,21 +31,30 @@ struct MatrixView {
     return {data, DType::kF32, rows, cols, cols};
   }
 
+  static MatrixView OfBlocks(void* data, const BlockFormat& format, int64_t rows, int64_t cols) {
+    LC_CHECK(cols % format.values == 0, "{} columns in blocks of {}", cols, format.values);
+    return {data, DType::kBlocks, rows, cols, cols, &format};
+  }
+
+  // Bytes from one row to the next, in host memory.
+  int64_t RowBytes() const {
+    return format != nullptr ? stride / format->values * format->bytes
+                             : stride * static_cast<int64_t>(SizeOf(dtype));
+  }
   template <typename T>
   T* Row(int64_t r) const {
     return static_cast<T*>(data) + r * stride;
   }
   // Columns [begin, begin + count) of every row.
   MatrixView Columns(int64_t begin, int64_t count) const {
-    LC_CHECK(begin >= 0 && begin + count <= cols);
+    LC_CHECK(begin >= 0 && begin + count <= cols && format == nullptr);
     return {static_cast<char*>(data) + begin * static_cast<int64_t>(SizeOf(dtype)), dtype, rows,
             count, stride};
   }
   // Rows [begin, begin + count).
   MatrixView Rows(int64_t begin, int64_t count) const {
     LC_CHECK(begin >= 0 && begin + count <= rows);
-    return {static_cast<char*>(data) + begin * stride * static_cast<int64_t>(SizeOf(dtype)), dtype,
-            count, cols, stride};
+    return {static_cast<char*>(data) + begin * RowBytes(), dtype, count, cols, stride, format};
   }
 };
 
