@@ -20,8 +20,11 @@ struct MatrixView {
   DType dtype = DType::kF32;
   int64_t rows = 0;
   int64_t cols = 0;
-  int64_t stride = 0;                   // elements between rows, >= cols
-  const BlockFormat* format = nullptr;  // of dtype kBlocks
+  int64_t stride = 0;  // elements between rows, >= cols
+  // Of dtype kBlocks: the format, and bytes between rows (packed rows: of kPackedRows rows divided
+  // by their number, so that Rows() from a multiple of them is right).
+  const BlockFormat* format = nullptr;
+  int64_t row_bytes = 0;
 
   // Contiguous view.
   static MatrixView Of(void* data, DType dtype, int64_t rows, int64_t cols) {
@@ -33,13 +36,12 @@ struct MatrixView {
 
   static MatrixView OfBlocks(void* data, const BlockFormat& format, int64_t rows, int64_t cols) {
     LC_CHECK(cols % format.values == 0, "{} columns in blocks of {}", cols, format.values);
-    return {data, DType::kBlocks, rows, cols, cols, &format};
+    return {data, DType::kBlocks, rows, cols, cols, &format, cols / format.values * format.bytes};
   }
 
-  // Bytes from one row to the next, in host memory.
+  // Bytes from one row to the next.
   int64_t RowBytes() const {
-    return format != nullptr ? stride / format->values * format->bytes
-                             : stride * static_cast<int64_t>(SizeOf(dtype));
+    return format != nullptr ? row_bytes : stride * static_cast<int64_t>(SizeOf(dtype));
   }
   template <typename T>
   T* Row(int64_t r) const {
@@ -54,7 +56,13 @@ struct MatrixView {
   // Rows [begin, begin + count).
   MatrixView Rows(int64_t begin, int64_t count) const {
     LC_CHECK(begin >= 0 && begin + count <= rows);
-    return {static_cast<char*>(data) + begin * RowBytes(), dtype, count, cols, stride, format};
+    return {static_cast<char*>(data) + begin * RowBytes(),
+            dtype,
+            count,
+            cols,
+            stride,
+            format,
+            row_bytes};
   }
 };
 
