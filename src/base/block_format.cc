@@ -1,272 +1,14 @@
 #include "base/block_format.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
+#include "base/block_layout.h"
 #include "base/dtype.h"
+#include "base/quantize_blocks.h"
 
 namespace litecache {
 namespace {
-
-using Bytes2 = uint8_t[2];
-
-float Half(const Bytes2& bytes) {
-  f16 half;
-  half.bits = static_cast<uint16_t>(bytes[0] | bytes[1] << 8);
-  return static_cast<float>(half);
-}
-
-int Low(uint8_t byte) { return byte & 15; }
-int High(uint8_t byte) { return byte >> 4; }
-int Bit(const uint8_t* bits, int i) { return bits[i / 8] >> (i % 8) & 1; }
-
-// A block of 32 has its first 16 values in the low halves of its bytes, the others in the high
-// ones.
-constexpr int kSmall = 32;
-// A block of 256 ("K") has a scale for each group of 16 or 32 of its values.
-constexpr int kLarge = 256;
-
-// Every block is a struct of bytes, so that it may be anywhere in a file. d: the block's scale, m:
-// its minimum, q: the values' low bits, h: their high bits.
-
-struct Q4_0 {
-  static constexpr int kValues = kSmall;
-  Bytes2 d;
-  uint8_t q[16];
-
-  void ToFloat(float* out) const {
-    const float scale = Half(d);
-    for (int i = 0; i < 16; ++i) {
-      out[i] = scale * static_cast<float>(Low(q[i]) - 8);
-      out[i + 16] = scale * static_cast<float>(High(q[i]) - 8);
-    }
-  }
-};
-
-struct Q4_1 {
-  static constexpr int kValues = kSmall;
-  Bytes2 d, m;
-  uint8_t q[16];
-
-  void ToFloat(float* out) const {
-    const float scale = Half(d), minimum = Half(m);
-    for (int i = 0; i < 16; ++i) {
-      out[i] = scale * static_cast<float>(Low(q[i])) + minimum;
-      out[i + 16] = scale * static_cast<float>(High(q[i])) + minimum;
-    }
-  }
-};
-
-struct Q5_0 {
-  static constexpr int kValues = kSmall;
-  Bytes2 d;
-  uint8_t h[4];
-  uint8_t q[16];
-
-  void ToFloat(float* out) const {
-    const float scale = Half(d);
-    for (int i = 0; i < 16; ++i) {
-      out[i] = scale * static_cast<float>((Low(q[i]) | Bit(h, i) << 4) - 16);
-      out[i + 16] = scale * static_cast<float>((High(q[i]) | Bit(h, i + 16) << 4) - 16);
-    }
-  }
-};
-
-struct Q5_1 {
-  static constexpr int kValues = kSmall;
-  Bytes2 d, m;
-  uint8_t h[4];
-  uint8_t q[16];
-
-  void ToFloat(float* out) const {
-    const float scale = Half(d), minimum = Half(m);
-    for (int i = 0; i < 16; ++i) {
-      out[i] = scale * static_cast<float>(Low(q[i]) | Bit(h, i) << 4) + minimum;
-      out[i + 16] = scale * static_cast<float>(High(q[i]) | Bit(h, i + 16) << 4) + minimum;
-    }
-  }
-};
-
-struct Q8_0 {
-  static constexpr int kValues = kSmall;
-  Bytes2 d;
-  int8_t q[32];
-
-  void ToFloat(float* out) const {
-    const float scale = Half(d);
-    for (int i = 0; i < 32; ++i) out[i] = scale * static_cast<float>(q[i]);
-  }
-};
-
-struct Q2_K {
-  static constexpr int kValues = kLarge;
-  uint8_t
-      scales[16];  // a group of 16 values: the scale in the low half, the minimum in the high one
-  uint8_t q[64];   // value i of 128 in bits 2 * (i / 32) of byte i % 32
-  Bytes2 d, m;
-
-  void ToFloat(float* out) const {
-    const float scale = Half(d), minimum = Half(m);
-    for (int i = 0; i < kLarge; ++i) {
-      const uint8_t group = scales[i / 16];
-      const int value = q[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
-      out[i] = scale * static_cast<float>(Low(group)) * static_cast<float>(value) -
-               minimum * static_cast<float>(High(group));
-    }
-  }
-};
-
-struct Q3_K {
-  static constexpr int kValues = kLarge;
-  uint8_t h[32];  // value i in bit i / 32 of byte i % 32; 0 stands for -4
-  uint8_t q[64];  // as in Q2_K
-  uint8_t
-      scales[12];  // 16 of 6 bits: the low four of groups g and g + 8 in byte g, then the others
-  Bytes2 d;
-
-  void ToFloat(float* out) const {
-    const float scale = Half(d);
-    float group[16];
-    for (int g = 0; g < 16; ++g) {
-      const int low = g < 8 ? Low(scales[g]) : High(scales[g - 8]);
-      const int high = scales[8 + g % 4] >> (g / 4 * 2) & 3;
-      group[g] = scale * static_cast<float>((low | high << 4) - 32);
-    }
-    for (int i = 0; i < kLarge; ++i) {
-      const int value = q[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;
-      const int offset = (h[i % 32] >> (i / 32) & 1) != 0 ? 0 : 4;
-      out[i] = group[i / 16] * static_cast<float>(value - offset);
-    }
-  }
-};
-
-// Scales and minima of the 8 groups of 32 values in Q4_K and Q5_K, 6 bits each: of the first four
-// groups in one byte each, of the others in the bits that those leave and in four bytes more.
-struct GroupScales {
-  uint8_t bytes[12];
-
-  int Scale(int g) const {
-    return g < 4 ? bytes[g] & 63 : Low(bytes[g + 4]) | (bytes[g - 4] >> 2 & 0x30);
-  }
-  int Minimum(int g) const {
-    return g < 4 ? bytes[g + 4] & 63 : High(bytes[g + 4]) | (bytes[g] >> 2 & 0x30);
-  }
-};
-
-// Group g of 8 in 128 bytes: the low halves of 32 bytes, or the high ones.
-int GroupNibble(const uint8_t* q, int g, int i) { return q[g / 2 * 32 + i] >> (g % 2 * 4) & 15; }
-
-struct Q4_K {
-  static constexpr int kValues = kLarge;
-  Bytes2 d, m;
-  GroupScales scales;
-  uint8_t q[128];
-
-  void ToFloat(float* out) const {
-    for (int g = 0; g < 8; ++g) {
-      const float scale = Half(d) * static_cast<float>(scales.Scale(g));
-      const float minimum = Half(m) * static_cast<float>(scales.Minimum(g));
-      for (int i = 0; i < 32; ++i) {
-        out[g * 32 + i] = scale * static_cast<float>(GroupNibble(q, g, i)) - minimum;
-      }
-    }
-  }
-};
-
-struct Q5_K {
-  static constexpr int kValues = kLarge;
-  Bytes2 d, m;
-  GroupScales scales;
-  uint8_t h[32];  // value i of group g in bit g of byte i
-  uint8_t q[128];
-
-  void ToFloat(float* out) const {
-    for (int g = 0; g < 8; ++g) {
-      const float scale = Half(d) * static_cast<float>(scales.Scale(g));
-      const float minimum = Half(m) * static_cast<float>(scales.Minimum(g));
-      for (int i = 0; i < 32; ++i) {
-        const int value = GroupNibble(q, g, i) | (h[i] >> g & 1) << 4;
-        out[g * 32 + i] = scale * static_cast<float>(value) - minimum;
-      }
-    }
-  }
-};
-
-struct Q6_K {
-  static constexpr int kValues = kLarge;
-  uint8_t q[128];     // value i of 128 in half i / 64 of byte i % 64
-  uint8_t h[64];      // value i of 128 in bits 2 * (i / 32) of byte i % 32
-  int8_t scales[16];  // of groups of 16 values
-  Bytes2 d;
-
-  void ToFloat(float* out) const {
-    const float scale = Half(d);
-    for (int i = 0; i < kLarge; ++i) {
-      const int half = i / 128, at = i % 128;
-      const int low = q[half * 64 + at % 64] >> (at / 64 * 4) & 15;
-      const int high = h[half * 32 + at % 32] >> (at / 32 * 2) & 3;
-      out[i] =
-          scale * static_cast<float>(scales[i / 16]) * static_cast<float>((low | high << 4) - 32);
-    }
-  }
-};
-
-// The 16 values of IQ4_NL and IQ4_XS, denser around zero.
-constexpr int8_t kUneven[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                1,    13,   25,  38,  53,  69,  89,  113};
-
-struct IQ4_NL {
-  static constexpr int kValues = kSmall;
-  Bytes2 d;
-  uint8_t q[16];
-
-  void ToFloat(float* out) const {
-    const float scale = Half(d);
-    for (int i = 0; i < 16; ++i) {
-      out[i] = scale * static_cast<float>(kUneven[Low(q[i])]);
-      out[i + 16] = scale * static_cast<float>(kUneven[High(q[i])]);
-    }
-  }
-};
-
-struct IQ4_XS {
-  static constexpr int kValues = kLarge;
-  Bytes2 d;
-  uint8_t high_scales[2];  // 2 bits a group of 32 values
-  uint8_t low_scales[4];   // 4 bits a group
-  uint8_t q[128];          // 16 bytes a group, as in IQ4_NL
-
-  void ToFloat(float* out) const {
-    for (int g = 0; g < 8; ++g) {
-      const int low = low_scales[g / 2] >> (g % 2 * 4) & 15;
-      const int high = high_scales[g / 4] >> (g % 4 * 2) & 3;
-      const float scale = Half(d) * static_cast<float>((low | high << 4) - 32);
-      for (int i = 0; i < 16; ++i) {
-        out[g * 32 + i] = scale * static_cast<float>(kUneven[Low(q[g * 16 + i])]);
-        out[g * 32 + i + 16] = scale * static_cast<float>(kUneven[High(q[g * 16 + i])]);
-      }
-    }
-  }
-};
-
-// Microscaling's fp4 (E2M1), doubled so that the values are integers; the scale is halved instead.
-constexpr int8_t kDoubledFp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
-struct MXFP4 {
-  static constexpr int kValues = kSmall;
-  uint8_t exponent;  // the scale is 2^(exponent - 127)
-  uint8_t q[16];
-
-  void ToFloat(float* out) const {
-    const float scale = std::bit_cast<float>(exponent < 2 ? uint32_t{0x00200000} << exponent
-                                                          : (uint32_t{exponent} - 1) << 23);
-    for (int i = 0; i < 16; ++i) {
-      out[i] = scale * static_cast<float>(kDoubledFp4[Low(q[i])]);
-      out[i + 16] = scale * static_cast<float>(kDoubledFp4[High(q[i])]);
-    }
-  }
-};
 
 template <typename T>
 struct Plain {
@@ -287,34 +29,36 @@ void ToFloats(const std::byte* data, int64_t blocks, float* out) {
   for (int64_t i = 0; i < blocks; ++i) block[i].ToFloat(out + i * Block::kValues);
 }
 
+using FromFloat = void (*)(const float* values, int64_t blocks, std::byte* out);
+
 template <typename Block>
-constexpr BlockFormat Read(uint32_t type, std::string_view name) {
-  return {type, name, Block::kValues, sizeof(Block), ToFloats<Block>};
+constexpr BlockFormat Read(uint32_t type, std::string_view name, FromFloat from_float = nullptr) {
+  return {type, name, Block::kValues, sizeof(Block), ToFloats<Block>, from_float};
 }
 
 constexpr BlockFormat kFormats[] = {
     Read<Plain<float>>(0, "F32"),
     Read<Plain<f16>>(1, "F16"),
-    Read<Q4_0>(2, "Q4_0"),
-    Read<Q4_1>(3, "Q4_1"),
-    Read<Q5_0>(6, "Q5_0"),
-    Read<Q5_1>(7, "Q5_1"),
-    Read<Q8_0>(8, "Q8_0"),
+    Read<blocks::Q4_0>(2, "Q4_0", QuantizeQ4_0),
+    Read<blocks::Q4_1>(3, "Q4_1", QuantizeQ4_1),
+    Read<blocks::Q5_0>(6, "Q5_0", QuantizeQ5_0),
+    Read<blocks::Q5_1>(7, "Q5_1", QuantizeQ5_1),
+    Read<blocks::Q8_0>(8, "Q8_0", QuantizeQ8_0),
     {9, "Q8_1", 32, 40},
-    Read<Q2_K>(10, "Q2_K"),
-    Read<Q3_K>(11, "Q3_K"),
-    Read<Q4_K>(12, "Q4_K"),
-    Read<Q5_K>(13, "Q5_K"),
-    Read<Q6_K>(14, "Q6_K"),
+    Read<blocks::Q2_K>(10, "Q2_K"),
+    Read<blocks::Q3_K>(11, "Q3_K"),
+    Read<blocks::Q4_K>(12, "Q4_K", QuantizeQ4_K),
+    Read<blocks::Q5_K>(13, "Q5_K", QuantizeQ5_K),
+    Read<blocks::Q6_K>(14, "Q6_K", QuantizeQ6_K),
     {15, "Q8_K", 256, 292},
     {16, "IQ2_XXS", 256, 66},
     {17, "IQ2_XS", 256, 74},
     {18, "IQ3_XXS", 256, 98},
     {19, "IQ1_S", 256, 50},
-    Read<IQ4_NL>(20, "IQ4_NL"),
+    Read<blocks::IQ4_NL>(20, "IQ4_NL"),
     {21, "IQ3_S", 256, 110},
     {22, "IQ2_S", 256, 82},
-    Read<IQ4_XS>(23, "IQ4_XS"),
+    Read<blocks::IQ4_XS>(23, "IQ4_XS"),
     {24, "I8", 1, 1},
     {25, "I16", 1, 2},
     {26, "I32", 1, 4},
@@ -324,7 +68,7 @@ constexpr BlockFormat kFormats[] = {
     Read<Plain<bf16>>(30, "BF16"),
     {34, "TQ1_0", 256, 54},
     {35, "TQ2_0", 256, 66},
-    Read<MXFP4>(39, "MXFP4"),
+    Read<blocks::MXFP4>(39, "MXFP4"),
     {40, "NVFP4", 64, 36},
     {41, "Q1_0", 128, 18},
 };

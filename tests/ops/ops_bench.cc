@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <vector>
 
 #include "ops/attention/attention.h"
@@ -73,6 +74,40 @@ void LinearShapes(benchmark::internal::Benchmark* b) {
   }
 }
 BENCHMARK(BM_Linear)->Apply(LinearShapes)->UseRealTime()->Unit(benchmark::kMicrosecond);
+
+// The same with weights in blocks. Arguments: tokens, in, out, ggml's number of the format.
+void BM_LinearBlocks(benchmark::State& state) {
+  const int64_t tokens = state.range(0), in = state.range(1), out = state.range(2);
+  const BlockFormat& format = *FindBlockFormat(static_cast<uint32_t>(state.range(3)));
+  const int64_t row_bytes = in / format.values * format.bytes, weight_bytes = out * row_bytes;
+  const int64_t copies = std::max<int64_t>(1, (int64_t{256} << 20) / weight_bytes);
+  Buffer buffer = TheDevice().Allocate(static_cast<size_t>(copies * weight_bytes));
+  auto* bytes = static_cast<std::byte*>(buffer.data());
+  const Operand values(DType::kF32, 1, in);
+  format.from_float(values.view.Row<float>(0), in / format.values, bytes);
+  for (int64_t row = 1; row < copies * out; ++row) {
+    std::copy_n(bytes, row_bytes, bytes + row * row_bytes);
+  }
+  const auto weights = MatrixView::OfBlocks(bytes, format, out * copies, in);
+  Operand x(DType::kF32, tokens, in), y(DType::kF32, tokens, out);
+  auto stream = TheDevice().CreateStream();
+  int64_t copy = 0;
+  for (auto _ : state) {
+    Linear(*stream, x.view, weights.Rows(copy * out, out), nullptr, y.view);
+    copy = (copy + 1) % copies;
+  }
+  Report(state, static_cast<double>(weight_bytes),
+         2.0 * static_cast<double>(tokens) * static_cast<double>(in * out));
+  state.SetLabel(std::string(format.name));
+}
+void BlockShapes(benchmark::internal::Benchmark* b) {
+  for (const char* name : {"Q4_0", "Q8_0", "Q4_K", "Q6_K"}) {
+    for (int64_t tokens : {1, 4, 8, 16, 64, 512}) {
+      b->Args({tokens, 2048, 8192, static_cast<int64_t>(FindBlockFormat(name)->type)});
+    }
+  }
+}
+BENCHMARK(BM_LinearBlocks)->Apply(BlockShapes)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
 // The product through oneDNN on any CPU: the basis of Linear's choice between the two.
 void BM_LinearOneDnn(benchmark::State& state) {

@@ -16,7 +16,12 @@ void Embedding(Stream& stream, const MatrixView& table, std::span<const int32_t>
   if constexpr (cuda::kAvailable) {
     if (cuda::RunsHere(stream)) return cuda::Embedding(stream, table, ids.data(), y, epilogue);
   }
-  LC_CHECK(table.dtype == DType::kF32 || table.dtype == DType::kF16 || table.dtype == DType::kBF16);
+  if (table.dtype == DType::kBlocks) {
+    LC_CHECK(table.format != nullptr && table.format->to_float != nullptr);
+  } else {
+    LC_CHECK(table.dtype == DType::kF32 || table.dtype == DType::kF16 ||
+             table.dtype == DType::kBF16);
+  }
   for (int32_t id : ids) LC_CHECK(id >= 0 && id < table.rows, "id {} of {}", id, table.rows);
   if (y.rows == 0 || y.cols == 0) return;
   cpu::Embedding(AsCpu(stream).pool(), table, ids, y, epilogue);

@@ -10,9 +10,10 @@
 
 namespace litecache::ops {
 
-// y[t] = table[ids[t]] (kStore) or y[t] += table[ids[t]] (kAdd). table [n, h] bf16, f16 or f32; y
-// [T, h] f32. ids must be in [0, n); they are not checked. On a CUDA stream ids are device memory
-// and the table is bf16 or f32.
+// y[t] = table[ids[t]] (kStore) or y[t] += table[ids[t]] (kAdd). table [n, h] bf16, f16, f32 or
+// blocks, whose values are those of BlockFormat::to_float; y [T, h] f32. ids must be in [0, n);
+// they are not checked. On a CUDA stream ids are device memory and the table is bf16, f32 or
+// blocks.
 void Embedding(Stream& stream, const MatrixView& table, std::span<const int32_t> ids,
                const MatrixView& y, Epilogue epilogue = Epilogue::kStore);
 

@@ -40,6 +40,9 @@ void Embedding(Stream& stream, const MatrixView& table, const int32_t* ids, cons
                Epilogue epilogue) {
   LC_CHECK(y.dtype == DType::kF32 && table.cols == y.cols && table.rows >= 1);
   if (y.rows == 0 || y.cols == 0) return;
+  if (table.dtype == DType::kBlocks) {
+    return GatherBlocks(AsCuda(stream), table, ids, y, epilogue);
+  }
   const auto launch = [&]<typename T, int kWidth>() {
     const int64_t pieces = (y.cols + kThreads * kWidth - 1) / (kThreads * kWidth);
     const dim3 grid(static_cast<unsigned>(y.rows),
@@ -52,7 +55,7 @@ void Embedding(Stream& stream, const MatrixView& table, const int32_t* ids, cons
   if (table.dtype == DType::kBF16) {
     wide ? launch.operator()<__nv_bfloat16, 4>() : launch.operator()<__nv_bfloat16, 1>();
   } else {
-    LC_CHECK(table.dtype == DType::kF32, "a table of bf16 or f32");
+    LC_CHECK(table.dtype == DType::kF32, "a table of bf16, f32 or blocks");
     wide ? launch.operator()<float, 4>() : launch.operator()<float, 1>();
   }
 }

@@ -4,14 +4,21 @@
 #include <cstdint>
 
 #include "base/matrix_view.h"
+#include "device/cuda/cuda_device.h"
 #include "device/device.h"
 #include "ops/common/epilogue.h"
 
 namespace litecache::ops::cuda {
 
-// y [T, hidden] f32 = rows `ids` (device, [T]) of table (bf16 or f32); kAdd adds. An id outside of
-// the table gives NaN, since the device cannot report an error.
+// y [T, hidden] f32 = rows `ids` (device, [T]) of table (bf16, f32 or packed blocks, whose values
+// are the format's bit for bit); kAdd adds. An id outside of the table gives NaN, since the device
+// cannot report an error.
 void Embedding(Stream& stream, const MatrixView& table, const int32_t* ids, const MatrixView& y,
                Epilogue epilogue);
+
+// The same for a table of packed blocks, whose order in memory belongs to matrix products
+// (ops/linear/unpack_blocks_cuda.cu).
+void GatherBlocks(CudaStream& stream, const MatrixView& table, const int32_t* ids,
+                  const MatrixView& y, Epilogue epilogue);
 
 }  // namespace litecache::ops::cuda

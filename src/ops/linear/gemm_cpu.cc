@@ -24,9 +24,12 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // Tokens whose sums a thread keeps.
 int64_t TileTokens(int64_t width) { return std::max(kTokenTile / width, int64_t{1}) * width; }
-// Elements of the depth in one pass, for a panel that is `width` tokens wide.
-int64_t DepthBlock(const GemmKernel& kernel, int64_t width) {
-  return kPanelBytes / 4 / width * kernel.step;
+// Elements of the depth in one pass, for a panel that is `width` tokens wide: whole blocks of the
+// weights' format, which have at most kMostValues values.
+constexpr int64_t kMostValues = 256;
+int64_t DepthBlock(const GemmKernel& kernel, int64_t width, int64_t values) {
+  const int64_t elements = kPanelBytes / 4 / width * kernel.step;
+  return std::max(elements / values * values, values);
 }
 
 struct Product {
@@ -60,6 +63,22 @@ void PackPiece(const Product& p, int64_t first, int64_t rows, int64_t panel, int
                 out);
 }
 
+// Widens `depth` elements from column k0 on of rows [n0, n0 + n), p.depth_block elements apart.
+void WidenRows(const Product& p, int64_t n0, int64_t n, int64_t k0, int64_t depth, float* out) {
+  const MatrixView& weight = p.weight;
+  const BlockFormat* format = weight.format;
+  const auto* row = static_cast<const std::byte*>(weight.data) + n0 * weight.RowBytes();
+  row += format != nullptr ? k0 / format->values * format->bytes
+                           : k0 * static_cast<int64_t>(SizeOf(weight.dtype));
+  for (int64_t r = 0; r < n; ++r, row += weight.RowBytes(), out += p.depth_block) {
+    if (format != nullptr) {
+      format->to_float(row, depth / format->values, out);
+    } else {
+      Widen(weight.dtype, row, depth, out);
+    }
+  }
+}
+
 // Outputs [n0, n0 + n) of the packed tokens [first, first + rows).
 void MultiplyBlock(const Product& p, int64_t first, int64_t rows, int64_t n0, int64_t n) {
   static thread_local Scratch sums_scratch, widened_scratch;
@@ -76,9 +95,7 @@ void MultiplyBlock(const Product& p, int64_t first, int64_t rows, int64_t n0, in
       int64_t row_bytes = p.weight.stride * element;
       if (p.widen) {
         auto* widened = widened_scratch.Reserve<float>(static_cast<size_t>(n * p.depth_block));
-        for (int64_t r = 0; r < n; ++r) {
-          Widen(p.weight.dtype, b + r * row_bytes, depth, widened + r * p.depth_block);
-        }
+        WidenRows(p, n0, n, k0, depth, widened);
         b = reinterpret_cast<const std::byte*>(widened);
         row_bytes = p.depth_block * 4;
       }
@@ -106,7 +123,7 @@ uint64_t GemmScratchBytes(int64_t rows, int64_t depth, int threads) {
   const GemmKernel kernel = F32GemmKernel();
   const int64_t width = kernel.max_width();
   const int64_t panels = CeilDiv(std::min(rows, kTokenBlock), width) * width * depth;
-  const int64_t widened = kWeightRows * DepthBlock(kernel, kernel.lanes);
+  const int64_t widened = kWeightRows * std::max(DepthBlock(kernel, kernel.lanes, 1), kMostValues);
   const int64_t sums = TileTokens(width) * kWeightRows;
   return static_cast<uint64_t>((panels + threads * (widened + sums)) * 4);
 }
@@ -127,7 +144,9 @@ void Gemm(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const
             .depth_block = 0,
             .panels = nullptr};
   const int64_t widest = std::min(CeilDiv(x.rows, kernel.lanes) * kernel.lanes, kernel.max_width());
-  p.depth_block = DepthBlock(kernel, widest);
+  const int64_t values = weight.format != nullptr ? weight.format->values : 1;
+  LC_CHECK(values <= kMostValues);
+  p.depth_block = DepthBlock(kernel, widest, values);
   const int64_t depth_blocks = std::max(CeilDiv(p.depth(), p.depth_block), int64_t{1});
   // Equally many blocks for every thread; the last ones even out disturbances.
   int64_t blocks = CeilDiv(weight.rows, kWeightRows);

@@ -6,10 +6,10 @@
 #include "ops/dense/activation.h"
 #include "ops/dense/activation_cpu.h"
 #include "ops/dense/activation_cuda.h"
-#include "ops/linear/gemv_cpu.h"
 #include "ops/linear/gemv_cuda.h"
 #include "ops/linear/linear_cpu.h"
 #include "ops/linear/linear_cuda.h"
+#include "ops/linear/quantized_gemv_cuda.h"
 
 namespace litecache::ops {
 
@@ -22,8 +22,13 @@ void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> par
   LC_CHECK(x.dtype == DType::kF32 && x.stride >= x.cols && x.cols >= 1);
   for (const auto& [weight, bias, y] : parts) {
     LC_CHECK(y.dtype == DType::kF32);
-    LC_CHECK(weight.dtype == DType::kF32 || weight.dtype == DType::kF16 ||
-             weight.dtype == DType::kBF16);
+    if (weight.dtype == DType::kBlocks) {
+      LC_CHECK(weight.format != nullptr && weight.format->quantized() &&
+               weight.format->to_float != nullptr);
+    } else {
+      LC_CHECK(weight.dtype == DType::kF32 || weight.dtype == DType::kF16 ||
+               weight.dtype == DType::kBF16);
+    }
     LC_CHECK(x.rows == y.rows && x.cols == weight.cols && y.cols == weight.rows,
              "x [{}, {}], weight [{}, {}], y [{}, {}]", x.rows, x.cols, weight.rows, weight.cols,
              y.rows, y.cols);
@@ -62,11 +67,18 @@ void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
 }
 
 int64_t LinearBatchInvariantRows(DeviceType device, DType weight) {
-  if (device == DeviceType::kCpu) return cpu::MaxGemvTokens(weight);
+  if (device == DeviceType::kCpu) return cpu::BatchInvariantRows(weight);
   if constexpr (cuda::kAvailable) {
     if (weight == DType::kBF16) return cuda::kMaxGemvRows;
+    if (weight == DType::kBlocks && cuda::QuantizedGemvServes()) return cuda::kMaxGemvRows;
   }
   return 0;
+}
+
+void PrepareQuantizedLinear(Stream& stream) {
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) cuda::PrepareUnpacking(stream);
+  }
 }
 
 uint64_t LinearScratchBytes(int64_t rows, int64_t depth, int threads) {

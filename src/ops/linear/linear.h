@@ -10,8 +10,8 @@
 
 namespace litecache::ops {
 
-// One product of x [T, in]: weight [out, in] bf16, f16 or f32; bias [out] f32 or null; y [T, out]
-// f32, not overlapping x.
+// One product of x [T, in]: weight [out, in] bf16, f16, f32 or blocks; bias [out] f32 or null; y
+// [T, out] f32, not overlapping x.
 struct LinearPart {
   MatrixView weight;
   const float* bias = nullptr;
@@ -27,6 +27,14 @@ struct LinearPart {
 // bits depend neither on the number of threads nor, on either side of the GEMV's limit, on the
 // other rows of the batch (with oneDNN they are only independent of the threads). GEMV and GEMM
 // differ by the rounding of their sums.
+//
+// Weights in blocks, on the CPU: with AVX2 every value of x becomes two terms of 8 bits. The first
+// is the nearest multiple of the largest magnitude of 32 values / 127, the second the same of what
+// the first leaves, so that x keeps about 14 bits. Products with the weights' integers are exact
+// sums of 16 or 32, which are scaled and added in f32. Up to 2 rows unpack weights in registers,
+// more unpack them once for up to 512 rows (ops/linear/quantized_linear_cpu.h). Without AVX2 blocks
+// are widened to f32 and multiply x as it is. Bits are as independent as above. A NaN or an
+// infinity in x makes the sums of its row NaN or infinite.
 void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const float* bias,
             const MatrixView& y, Epilogue epilogue = Epilogue::kStore);
 
@@ -34,6 +42,10 @@ void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const
 // row's result has the same bits whichever and however many rows are multiplied with it; 0: none.
 // On a GPU on batch-invariant streams (device/machine.h).
 int64_t LinearBatchInvariantRows(DeviceType device, DType weight);
+
+// Allocates what products of many rows with quantized weights keep on a CUDA stream. Call before
+// such products are recorded; on the CPU it does nothing.
+void PrepareQuantizedLinear(Stream& stream);
 
 // Several products of the same x, with the same bits as separate calls. For a few rows all threads
 // share one pass: products of a few hundred outputs are too short to distribute separately.

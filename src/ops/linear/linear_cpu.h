@@ -12,6 +12,7 @@ namespace litecache::ops::cpu {
 
 void Linear(ThreadPool& pool, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue);
+int64_t BatchInvariantRows(DType weight);
 uint64_t LinearScratchBytes(int64_t rows, int64_t depth, int threads);
 
 }  // namespace litecache::ops::cpu

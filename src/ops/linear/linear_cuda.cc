@@ -1,4 +1,4 @@
-// Selects the implementation of a product: one of the two GEMVs or cuBLASLt.
+// Selects the implementation of a product: one of the GEMVs or cuBLASLt.
 #include "ops/linear/linear_cuda.h"
 
 #include <algorithm>
@@ -9,14 +9,18 @@
 #include "ops/dense/activation_cuda.h"
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/gemv_cuda.h"
+#include "ops/linear/quantized_gemv_cuda.h"
+#include "ops/linear/quantized_linear_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {
 
 void CheckShapes(const MatrixView& x, const MatrixView& weight, const MatrixView& y,
                  Epilogue epilogue) {
-  LC_CHECK(weight.dtype == DType::kF32 || weight.dtype == DType::kBF16);
-  LC_CHECK(x.dtype == weight.dtype, "x {}, weight {}", Name(x.dtype), Name(weight.dtype));
+  LC_CHECK(weight.dtype == DType::kF32 || weight.dtype == DType::kBF16 ||
+           (weight.dtype == DType::kBlocks && weight.format != nullptr));
+  const DType wanted = weight.dtype == DType::kBlocks ? DType::kBF16 : weight.dtype;
+  LC_CHECK(x.dtype == wanted, "x {}, weight {}", Name(x.dtype), Name(weight.dtype));
   // cuBLASLt has no product of f32 with a bf16 result.
   LC_CHECK(y.dtype == DType::kF32 ||
            (y.dtype == DType::kBF16 && x.dtype == DType::kBF16 && epilogue == Epilogue::kStore));
@@ -50,6 +54,7 @@ struct Products {
   std::optional<Gemm> library;
   std::optional<TileClaims> claims;  // on streams that have ever shared the GPU
   bool shares = false;               // whether it is shared at present
+  UnpackedSlice slice;
 };
 
 Products& ProductsOf(CudaStream& stream) {
@@ -79,9 +84,42 @@ TileClaims* ClaimsOf(CudaStream& stream) {
   return products.shares ? &*products.claims : nullptr;
 }
 
+bool SameKind(const MatrixView& a, const MatrixView& b) {
+  if (a.dtype != DType::kBlocks || b.dtype != DType::kBlocks) return a.dtype == b.dtype;
+  return SamePackedLayout(*a.format, *b.format);
+}
+
+// Parts whose weights are packed blocks of one layout.
+void BlocksLinear(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
+                  Epilogue epilogue) {
+  if (PiecewiseServes(x)) return PiecewiseLinear(stream, x, parts, epilogue);
+  for (const LinearPart& part : parts) {
+    UnpackedLinear(stream, GemmOf(stream), ProductsOf(stream).slice, x, part, nullptr, epilogue);
+  }
+}
+
+// Parts whose weights are numbers.
+void NumbersLinear(CudaStream& cuda, const MatrixView& x, std::span<const LinearPart> parts,
+                   Epilogue epilogue) {
+  const bool ring = RingServes(cuda, x, parts);
+  if (ring || NeedsBatchInvariance(cuda, x) || GemvServes(x, parts)) {
+    while (!parts.empty()) {
+      const auto some = parts.first(std::min<size_t>(parts.size(), kMaxGemvParts));
+      ring ? RingGemv(cuda, x, some, epilogue, ClaimsOf(cuda)) : Gemv(cuda, x, some, epilogue);
+      parts = parts.subspan(some.size());
+    }
+    return;
+  }
+  for (const auto& [weight, bias, y] : parts) {
+    if (y.cols > 0) GemmOf(cuda).Run(cuda, x, weight, {.f32 = bias}, y, epilogue);
+  }
+}
+
 }  // namespace
 
 void PrepareLinear(Stream& stream) { GemmOf(AsCuda(stream)); }
+
+void PrepareUnpacking(Stream& stream) { ProductsOf(AsCuda(stream)).slice.Reserve(); }
 
 void ShareGpu(Stream& stream) {
   CudaStream& cuda = AsCuda(stream);
@@ -97,17 +135,14 @@ void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> par
   for (const auto& [weight, bias, y] : parts) CheckShapes(x, weight, y, epilogue);
   if (x.rows == 0) return;
   CudaStream& cuda = AsCuda(stream);
-  const bool ring = RingServes(cuda, x, parts);
-  if (ring || NeedsBatchInvariance(cuda, x) || GemvServes(x, parts)) {
-    while (!parts.empty()) {
-      const auto some = parts.first(std::min<size_t>(parts.size(), kMaxGemvParts));
-      ring ? RingGemv(cuda, x, some, epilogue, ClaimsOf(cuda)) : Gemv(stream, x, some, epilogue);
-      parts = parts.subspan(some.size());
-    }
-    return;
-  }
-  for (const auto& [weight, bias, y] : parts) {
-    if (y.cols > 0) GemmOf(cuda).Run(cuda, x, weight, {.f32 = bias}, y, epilogue);
+  while (!parts.empty()) {
+    const MatrixView& first = parts[0].weight;
+    size_t count = 1;
+    while (count < parts.size() && SameKind(first, parts[count].weight)) ++count;
+    const auto same = parts.first(count);
+    first.dtype == DType::kBlocks ? BlocksLinear(cuda, x, same, epilogue)
+                                  : NumbersLinear(cuda, x, same, epilogue);
+    parts = parts.subspan(count);
   }
 }
 
@@ -118,12 +153,20 @@ void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedP
     LC_CHECK(part.y.dtype == DType::kBF16 && (part.bias == nullptr) == (rounded == nullptr));
   }
   if (x.rows == 0) return;
-  if (parts.size() == 2 && parts[0].part.y.cols > 0 &&
+  const auto numbers = [](const RoundedPart& part) {
+    return part.part.weight.dtype != DType::kBlocks;
+  };
+  if (parts.size() == 2 && parts[0].part.y.cols > 0 && std::ranges::all_of(parts, numbers) &&
       GemmOf(cuda).RunPair(cuda, x, parts[0], parts[1])) {
     return;
   }
   for (const auto& [part, rounded] : parts) {
     if (part.y.cols == 0) continue;
+    if (part.weight.dtype == DType::kBlocks) {
+      UnpackedLinear(cuda, GemmOf(cuda), ProductsOf(cuda).slice, x, part, rounded,
+                     Epilogue::kStore);
+      continue;
+    }
     GemmOf(cuda).Run(cuda, x, part.weight, {.f32 = part.bias, .bf16 = rounded}, part.y,
                      Epilogue::kStore);
   }
@@ -135,7 +178,12 @@ void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
   for (const auto& [weight, bias, y] : parts) CheckShapes(x, weight, y, Epilogue::kStore);
   LC_CHECK(gate.y.cols == up.y.cols);
   if (x.rows == 0) return;
-  if (CudaStream& cuda = AsCuda(stream); RingServes(cuda, x, parts)) {
+  CudaStream& cuda = AsCuda(stream);
+  const bool blocks = gate.weight.dtype == DType::kBlocks || up.weight.dtype == DType::kBlocks;
+  if (blocks && SameKind(gate.weight, up.weight) && PiecewiseServes(x)) {
+    return PiecewiseGatedLinear(cuda, x, gate, up);
+  }
+  if (!blocks && RingServes(cuda, x, parts)) {
     return RingGatedGemv(cuda, x, gate, up, ClaimsOf(cuda));
   }
   cuda::Linear(stream, x, parts, Epilogue::kStore);

@@ -9,10 +9,14 @@
 
 namespace litecache::ops::cuda {
 
-// x [T, in] in the weights' dtype, bf16 or f32; y f32, or with bf16 weights also bf16 (kAdd: f32).
-// bf16: sums in f32; up to 16 rows a bandwidth-bound GEMV, one launch for four parts (gemv_cuda.h),
-// before sm_90 only for parts below 24 MiB; otherwise, and for f32, cuBLASLt (gemm_cuda.h). On a
-// batch-invariant stream, up to 16 rows always run in the same of the GEMVs.
+// x [T, in] in the weights' dtype, bf16 or f32, bf16 for packed blocks; y f32, or with bf16 weights
+// also bf16 (kAdd: f32). bf16: sums in f32; up to 16 rows a bandwidth-bound GEMV, one launch for
+// four parts (gemv_cuda.h), before sm_90 only for parts below 24 MiB; otherwise, and for f32,
+// cuBLASLt (gemm_cuda.h). On a batch-invariant stream, up to 16 rows always run in the same of the
+// GEMVs. Packed blocks (packed_blocks.h): x bf16 and y as with bf16 weights; sums in f32. Up to 64
+// rows a bandwidth-bound GEMV, whose weights are exact, one launch for four parts of one layout
+// (quantized_gemv_cuda.h); more, and before sm_90, cuBLASLt with slices of the weights rounded to
+// bf16.
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue);
 
@@ -27,6 +31,10 @@ void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, co
 // naming the library if it is missing. Call once per stream, before a graph is captured on it;
 // otherwise the first product that needs it does so.
 void PrepareLinear(Stream& stream);
+// Allocates the memory in which packed blocks are unpacked for products of many rows
+// (linear_scratch_cuda.h); otherwise the first such product does so. Not allowed while a graph is
+// captured. Throws CapacityError.
+void PrepareUnpacking(Stream& stream);
 
 // Call if kernels of other streams will occupy SMs beside this stream's products of few rows: these
 // then distribute their work to SMs as they become free. (Policy full, which uses the GPU alone,

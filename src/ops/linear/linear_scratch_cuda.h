@@ -9,4 +9,8 @@ namespace litecache::ops::cuda {
 // workspace.
 constexpr uint64_t LinearScratchBytes() { return uint64_t{32} << 20; }
 
+// Bytes more for each stream that has multiplied many rows with packed blocks: a slice of weights
+// in bf16.
+constexpr uint64_t UnpackedSliceBytes() { return uint64_t{64} << 20; }
+
 }  // namespace litecache::ops::cuda

@@ -1,0 +1,35 @@
+// Writes quantized blocks: BlockFormat::from_float.
+//
+// A block's scales are f16, and its values are rounded with the scales as stored. So the values
+// read back from the block are the nearest that those scales allow, unless they are out of range.
+//   Q8_0        scale max |x| / 127: every value is within 1/254 of max |x|.
+//   Q4_0, Q5_0  the value of largest magnitude near the range's end of -8 or -16, the scale chosen
+//               by the squared error among a few.
+//   Q4_1, Q5_1  minimum and maximum at the ends of the range.
+//   Q4_K, Q5_K  a scale and a minimum (at most 0) for 32 values, by weighted least squares among a
+//               few ranges; a value's weight is its magnitude plus the group's root mean square.
+//   Q6_K        a scale for 16 values, in the same way.
+// Values that a block of the first five formats can hold are returned exactly, provided that the
+// block's f16 scale is normal and, of Q4_1 and Q5_1, that the minimum is not larger than some
+// hundred steps.
+//
+// Input must be finite. A block with a NaN or an infinity is stored with a NaN as its scale, so
+// that all of its values are NaN rather than plausible numbers; scales out of f16's range become
+// infinite.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace litecache {
+
+void QuantizeQ4_0(const float* values, int64_t blocks, std::byte* out);
+void QuantizeQ4_1(const float* values, int64_t blocks, std::byte* out);
+void QuantizeQ5_0(const float* values, int64_t blocks, std::byte* out);
+void QuantizeQ5_1(const float* values, int64_t blocks, std::byte* out);
+void QuantizeQ8_0(const float* values, int64_t blocks, std::byte* out);
+void QuantizeQ4_K(const float* values, int64_t blocks, std::byte* out);
+void QuantizeQ5_K(const float* values, int64_t blocks, std::byte* out);
+void QuantizeQ6_K(const float* values, int64_t blocks, std::byte* out);
+
+}  // namespace litecache

@@ -1,0 +1,41 @@
+// Products with packed blocks (packed_blocks.h), of any number of rows.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "device/cuda/cuda_device.h"
+#include "ops/linear/gemm_cuda.h"
+#include "ops/linear/linear.h"
+
+namespace litecache::ops::cuda {
+
+// Memory for a slice of weights in bf16, which a stream's products of many rows share.
+class UnpackedSlice {
+ public:
+  // Allocates it, unless it is there; not allowed while a graph is captured. Throws CapacityError.
+  void Reserve();
+  // Calls multiply(first, weights) for slices of `weight` in bf16 that begin at row `first`.
+  void ForEach(CudaStream& stream, const MatrixView& weight,
+               const std::function<void(int64_t, const MatrixView&)>& multiply);
+
+ private:
+  Buffer memory_;
+};
+
+// The decode kernel serves up to this many rows, in pieces of kMaxGemvRows: reading the weights
+// four times takes no longer than writing them as bf16 and reading that.
+inline constexpr int64_t kMostPiecewiseRows = 64;
+bool PiecewiseServes(const MatrixView& x);
+
+// Parts of one packed layout; PiecewiseServes.
+void PiecewiseLinear(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
+                     Epilogue epilogue);
+void PiecewiseGatedLinear(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
+                          const LinearPart& up);
+
+// By cuBLASLt, with the weights rounded to bf16. rounded: as in RoundedPart, or null.
+void UnpackedLinear(CudaStream& stream, Gemm& library, UnpackedSlice& slice, const MatrixView& x,
+                    const LinearPart& part, const uint16_t* rounded, Epilogue epilogue);
+
+}  // namespace litecache::ops::cuda
