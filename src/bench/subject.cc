@@ -36,9 +36,7 @@ Subject::Subject(const Machine& machine, const SubjectOptions& options)
 
 void Subject::Load(const SubjectOptions& options) {
   Device& device = machine_.compute();
-  model::LoadOptions load;
-  load.compute_f32 = options.compute_f32;
-  load.weights_on_device = options.weights_on_device;
+  model::LoadOptions load = options.weights;
   std::unique_ptr<ProgressBar> bar;
   load.progress = [&bar](int64_t done, int64_t total) {
     if (bar == nullptr) bar = std::make_unique<ProgressBar>("Loading", total, "B");
@@ -63,12 +61,14 @@ void Subject::Load(const SubjectOptions& options) {
     name_ = fmt::format("{} ({} of {} layers)", name_, options.layers, config.layers);
     config.layers = options.layers;
   }
-  const auto weights = model::EstimateWeights(
-      config, load.compute_f32 ? DType::kF32 : config.weight_dtype, load.weights_on_device);
+  const model::WeightTypes types(config, load.compute_f32, load.quantization, nullptr);
+  const auto weights = model::EstimateWeights(config, types, load.weights_on_device,
+                                              device.type() == DeviceType::kCuda);
   engine::CheckWeightsFit(name_, weights.device, caps_.device);
   if (weights.host > 0) engine::CheckWeightsFit(name_, weights.host, caps_.host);
   max_context_ = config.max_context;
-  const bool bf16 = config.weight_dtype == DType::kBF16 && !load.compute_f32;
+  const bool bf16 = !load.compute_f32 &&
+                    (config.weight_dtype == DType::kBF16 || load.quantization.format != nullptr);
   layout_ = config.kv_layout(bf16 ? DType::kBF16 : DType::kF32);
   weights_ = weights.device;
   if (options.before_weights) options.before_weights(*this);

@@ -17,13 +17,12 @@ namespace litecache::bench {
 class Subject;
 
 struct SubjectOptions {
-  std::string shape;   // a published shape with random weights; unused if `model` is set
-  int64_t layers = 0;  // of the shape; 0: all
-  std::string model;   // a checkpoint: a directory, or a name in the Hugging Face cache
-  bool compute_f32 = false;
-  double weights_on_device = 1;  // as in model::LoadOptions
-  uint64_t seed = 1;             // of random weights
-  int64_t longest = 0;           // tokens of context: random weights have no limit, so this is used
+  std::string shape;           // a published shape with random weights; unused if `model` is set
+  int64_t layers = 0;          // of the shape; 0: all
+  std::string model;           // a checkpoint: a directory, or a name in the Hugging Face cache
+  model::LoadOptions weights;  // without progress, which is shown as a bar
+  uint64_t seed = 1;           // of random weights
+  int64_t longest = 0;         // tokens of context: random weights have no limit, so this is used
   // Budgets in bytes. memory: of both tiers together if they share one memory, else of the host; 0:
   // nine tenths of the free memory. caps: of each tier; 0: the budget.
   uint64_t memory = 0;

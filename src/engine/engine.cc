@@ -96,8 +96,12 @@ Parts Begin(const EngineOptions& options, std::string name) {
 void CheckWeights(const Parts& parts, const model::ModelConfig& config,
                   const EngineOptions& options) {
   engine::CheckLayersAhead(options, config);
-  const DType dtype = options.dtype == "f32" ? DType::kF32 : config.weight_dtype;
-  const auto weights = model::EstimateWeights(config, dtype, options.weights_on_device);
+  const model::LoadOptions load = engine::WeightOptions(options);
+  const auto checkpoint =
+      parts.directory.empty() ? nullptr : std::make_shared<const io::Checkpoint>(parts.directory);
+  const auto weights =
+      model::EstimateWeights(config, {config, load.compute_f32, load.quantization, checkpoint},
+                             load.weights_on_device, parts.machine.gpu != nullptr);
   engine::CheckWeightsFit(parts.name, weights.device, parts.weights_budget(), parts.gpu_budget > 0);
   if (weights.host > 0) engine::CheckWeightsFit(parts.name, weights.host, parts.budget);
 }
@@ -202,6 +206,7 @@ class EngineImpl final : public Engine {
     }
     prefixes.space = fmt::format("{}; {}; {}{}", parts_.identity(), options.dtype, cache,
                                  parts_.machine.gpu != nullptr ? "; cuda" : "");
+    if (!options.quantize.empty()) prefixes.space += "; " + options.quantize;
     if (prefixes.chunk > 0) prefixes.space += fmt::format("; chunks of {}", prefixes.chunk);
     return prefixes;
   }
@@ -256,9 +261,7 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
   parts.sampling.Validate();
   parts.eos_ids = MergeEosIds(generation, config, parts.tokenizer.get());
 
-  model::LoadOptions load;
-  load.compute_f32 = options.dtype == "f32";
-  load.weights_on_device = options.weights_on_device;
+  model::LoadOptions load = engine::WeightOptions(options);
   std::unique_ptr<ProgressBar> bar;
   if (options.show_progress) {
     load.progress = [&bar](int64_t done, int64_t total) {
@@ -268,8 +271,10 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
   }
   parts.decoder = model::LoadDecoder(parts.machine.compute(), parts.directory, load);
   bar.reset();
-  parts.weights_mapped = parts.machine.gpu == nullptr && !config.converts_weights &&
-                         (!load.compute_f32 || config.weight_dtype == DType::kF32);
+  parts.weights_mapped = parts.machine.gpu == nullptr && load.quantization.format == nullptr &&
+                         !config.quantization &&
+                         (load.compute_f32 ? !config.quantized && config.weight_dtype == DType::kF32
+                                           : config.quantized || !config.converts_weights);
   return std::make_unique<EngineImpl>(std::move(parts), options);
 }
 
@@ -279,10 +284,8 @@ std::unique_ptr<Engine> Engine::Random(const std::string& shape, uint64_t seed,
   parts.identity = [shape, seed] { return fmt::format("random {} {}", shape, seed); };
   const auto config = model::ModelConfig::FromShapeName(shape);
   CheckWeights(parts, config, options);
-  model::LoadOptions load;
-  load.compute_f32 = options.dtype == "f32";
-  load.weights_on_device = options.weights_on_device;
-  parts.decoder = model::RandomDecoder(parts.machine.compute(), config, seed, load);
+  parts.decoder =
+      model::RandomDecoder(parts.machine.compute(), config, seed, engine::WeightOptions(options));
   parts.eos_ids = config.eos_ids;
   return std::make_unique<EngineImpl>(std::move(parts), options);
 }

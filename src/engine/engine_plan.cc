@@ -15,6 +15,7 @@
 #include "engine/prefill_chunk.h"
 #include "kv/heads/head_plan.h"
 #include "kv/heads/prediction_sources.h"
+#include "kv/offload/recompute.h"
 #include "kv/tiers.h"
 #include "model/weight_placement.h"
 #include "ops/linear/linear.h"
@@ -46,7 +47,15 @@ uint64_t ScratchBytes(const Parts& parts, const kv::CachePlan& cache_plan,
                               ? std::min(options.max_context, config.max_context)
                               : config.max_context;
   const uint64_t cache = cache_plan.ScratchBytes(options.max_batch, context, threads);
-  if (parts.device() == DeviceType::kCuda) return ops::cuda::LinearScratchBytes() + cache;
+  if (parts.device() == DeviceType::kCuda) {
+    uint64_t bytes = ops::cuda::LinearScratchBytes() + cache;
+    if (config.quantized) {
+      // kvpr multiplies on streams of its own as well.
+      const size_t streams = options.kv.policy == "kvpr" ? 1 + kv::offload::kRecomputeLanes : 1;
+      bytes += streams * ops::cuda::UnpackedSliceBytes();
+    }
+    return bytes;
+  }
   const int64_t depth = std::max({config.hidden, config.q_width(), config.intermediate});
   return ops::LinearScratchBytes(rows, depth, threads) + cache;
 }
@@ -214,6 +223,13 @@ Plan MakePlan(const Parts& parts, const EngineOptions& options) {
     if (alternative.empty()) throw;
     throw CapacityError("{}; or {}", error.what(), alternative);
   }
+}
+
+model::LoadOptions WeightOptions(const EngineOptions& options) {
+  return {.compute_f32 = options.dtype == "f32",
+          .quantization = model::Quantization::Parse(options.quantize),
+          .weights_on_device = options.weights_on_device,
+          .progress = {}};
 }
 
 void CheckLayersAhead(const EngineOptions& options, const model::ModelConfig& config) {

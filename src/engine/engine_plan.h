@@ -54,6 +54,9 @@ struct Plan {
 // what litecache would take if that fits. Throws also what the policy and its profile throw.
 Plan MakePlan(const Parts& parts, const EngineOptions& options);
 
+// How the weights are loaded, without progress.
+model::LoadOptions WeightOptions(const EngineOptions& options);
+
 // Throws InvalidArgument where policy litecache would select rows for a layer whose weights come
 // too late for that.
 void CheckLayersAhead(const EngineOptions& options, const model::ModelConfig& config);

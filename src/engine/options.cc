@@ -2,6 +2,7 @@
 #include "base/error.h"
 #include "base/option_makers.h"
 #include "litecache/engine.h"
+#include "model/weight_types.h"
 
 namespace litecache {
 namespace {
@@ -32,6 +33,10 @@ Rows EngineRows() {
       Row("dtype", &O::dtype, Choice({"auto", "f32"}, "TYPE"),
           "Arithmetic; auto: the checkpoint's own type; f32: weights, products and KV cache in "
           "f32"),
+      Row("quantize", &O::quantize, Text("TYPE"),
+          "Quantize the weights while they are loaded, except modules with a type of their own: "
+          "q4_k,lm_head=q8_0,v_proj=none. lm_head and embed_tokens get at least 6 bits",
+          {.values = "q8_0, q6_k, q5_k, q4_k, q5_1, q5_0, q4_1, q4_0"}),
       Row("max_batch", &O::max_batch, Whole(0, 1 << 16),
           "Sequences that are decoded together, at most; 0: 64, or fewer where their buffers would "
           "take the memory of longer contexts"),
@@ -107,6 +112,11 @@ void EngineOptions::Validate(OptionNames names) const {
   if (!prefix_store.empty() && !prefix_cache) {
     throw InvalidArgument("{} {}: it needs {} on", name("prefix_store"), prefix_store.string(),
                           name("prefix_cache"));
+  }
+  try {
+    model::Quantization::Parse(quantize);
+  } catch (const InvalidArgument& error) {
+    throw InvalidArgument("{} {}: {}", name("quantize"), quantize, error.what());
   }
   kv.Validate(names);
   if (draft != "off" && deterministic) {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -9,16 +10,24 @@
 #include "base/join.h"
 #include "device/cpu/cpu_device.h"
 #include "io/checkpoint.h"
+#include "model/weight_types.h"
 #include "model/weights.h"
 
 namespace litecache::model {
 namespace {
 
-std::optional<DType> ToDType(std::string_view name) {
-  if (name == "BF16") return DType::kBF16;
-  if (name == "F16") return DType::kF16;
-  if (name == "F32") return DType::kF32;
-  return std::nullopt;
+// Whether the bytes of a tensor of format `from` are a matrix of this type.
+bool IsStoredAs(const BlockFormat& from, const MatrixView& type) {
+  switch (type.dtype) {
+    case DType::kBlocks:
+      return &from == type.format;
+    case DType::kBF16:
+      return from.name == "BF16";
+    case DType::kF16:
+      return from.name == "F16";
+    default:
+      return from.name == "F32";
+  }
 }
 
 void Round(std::span<const float> values, DType dtype, void* out) {
@@ -37,37 +46,51 @@ void Round(std::span<const float> values, DType dtype, void* out) {
 
 class CheckpointWeights final : public WeightStore {
  public:
-  CheckpointWeights(Device& device, const std::filesystem::path& model,
-                    std::optional<DType> converted, bool passing,
+  CheckpointWeights(Device& device, std::shared_ptr<const io::Checkpoint> checkpoint,
+                    WeightTypes types, bool passing,
                     std::function<void(int64_t done, int64_t total)> progress)
       : device_(device),
         stream_(device.CreateStream()),
-        checkpoint_(model),
-        converted_(converted),
+        checkpoint_(std::move(checkpoint)),
+        types_(std::move(types)),
         passing_(passing),
         progress_(std::move(progress)) {}
 
   bool Has(const std::string& name) const override {
-    return checkpoint_.Find(name).info != nullptr;
+    return checkpoint_->Find(name).info != nullptr;
+  }
+
+  MatrixView Type(const std::string& name, int64_t rows, int64_t cols) const override {
+    return types_.Of(name, rows, cols);
   }
 
   MatrixView Matrix(const std::string& name, int64_t rows, int64_t cols) override {
-    const Found found = Find(name, {rows, cols});
-    const std::optional<DType> dtype = ToDType(found.format->name);
-    LC_CHECK(converted_ || dtype);
-    const DType target = converted_ ? *converted_ : *dtype;
-    Count(static_cast<uint64_t>(rows * cols) * SizeOf(target));
-    const bool aligned = reinterpret_cast<uintptr_t>(found.data) % SizeOf(target) == 0;
-    if (target == dtype && aligned && found.paired_heads == 0) {
+    const std::optional<QuantizedMatrix> quantized = types_.Stored(name, rows, cols);
+    const Found found = quantized ? Found() : Find(name, {rows, cols});
+    MatrixView view = types_.Of(name, rows, cols);
+    const auto bytes = static_cast<size_t>(rows * view.RowBytes());
+    Count(bytes);
+    const auto address = reinterpret_cast<uintptr_t>(found.data);
+    const bool aligned = view.dtype == DType::kBlocks || address % SizeOf(view.dtype) == 0;
+    // Beside quantized matrices, which are read here, a mapped one would have Finish() read all
+    // files once more.
+    if (!types_.quantized_files() && IsStoredAs(*found.format, view) && aligned &&
+        found.paired_heads == 0) {
       mapped_ = true;
       // Views are mutable only by type; nothing writes through a weight's view.
-      return MatrixView::Of(const_cast<std::byte*>(found.data), target, rows, cols);
+      view.data = const_cast<std::byte*>(found.data);
+      return view;
     }
     if (passing_) buffers_.clear();
-    buffers_.push_back(device_.Allocate(static_cast<size_t>(rows * cols) * SizeOf(target)));
-    const MatrixView view = MatrixView::Of(buffers_.back().data(), target, rows, cols);
-    Convert(found, view);
-    Report(found.bytes);
+    buffers_.push_back(device_.Allocate(bytes));
+    view.data = buffers_.back().data();
+    if (quantized) {
+      Convert(*quantized, types_.Rounding(name, cols), view);
+      Report(quantized->bytes());
+    } else {
+      Convert(found, types_.Rounding(name, cols), view);
+      Report(found.bytes);
+    }
     return view;
   }
 
@@ -75,10 +98,10 @@ class CheckpointWeights final : public WeightStore {
   const float* Bias(const std::string& name, int64_t n) override { return Vector(name, n); }
 
   void Finish(const std::function<void(int64_t done, int64_t total)>& progress) override {
-    const auto total = static_cast<int64_t>(checkpoint_.file_bytes());
+    const auto total = static_cast<int64_t>(checkpoint_->file_bytes());
     // Conversion has already read what is not mapped.
     if (mapped_) {
-      checkpoint_.Prefault(progress);
+      checkpoint_->Prefault(progress);
     } else if (progress) {
       progress(total, total);
     }
@@ -93,18 +116,18 @@ class CheckpointWeights final : public WeightStore {
   };
 
   Found Find(const std::string& name, const std::vector<int64_t>& shape) const {
-    const io::Checkpoint::Tensor tensor = checkpoint_.Find(name);
+    const io::Checkpoint::Tensor tensor = checkpoint_->Find(name);
     const auto expected = [&] { return io::TensorInfo{"", shape}.ToString(); };
     if (tensor.info == nullptr) {
       throw FileError("{}: tensor '{}'{} is missing, but the model's config requires it",
-                      checkpoint_.path().string(), name, expected());
+                      checkpoint_->path().string(), name, expected());
     }
     if (tensor.info->shape != shape) {
       throw FileError("{}: tensor '{}' is {}, but the model's config requires{}",
                       tensor.file->string(), name, tensor.info->ToString(), expected());
     }
     const BlockFormat* format = FindBlockFormat(tensor.info->dtype);
-    const bool block = checkpoint_.gguf() != nullptr;
+    const bool block = checkpoint_->gguf() != nullptr;
     if (format == nullptr || format->to_float == nullptr || (!block && format->quantized())) {
       std::vector<std::string_view> read;
       for (const BlockFormat& known : BlockFormats()) {
@@ -116,22 +139,67 @@ class CheckpointWeights final : public WeightStore {
     return {tensor.data, format, tensor.info->bytes(), tensor.paired_heads};
   }
 
-  // Writes the tensor [rows, cols] in the dtype of `out`, rows in Transformers' order.
-  void Convert(const Found& found, const MatrixView& out) const {
+  // Writes the tensor [rows, cols] as `out` has it, rows in Transformers' order. rounding: values
+  // are rounded to this format's, wherever `out` is not of it already; null: they are not.
+  void Convert(const Found& found, const BlockFormat* rounding, const MatrixView& out) const {
     constexpr int64_t kGrain = int64_t{1} << 16;  // values
     const BlockFormat& format = *found.format;
     const int64_t blocks = out.cols / format.values;
     const int64_t heads = found.paired_heads;
     LC_CHECK(heads == 0 || out.rows % (2 * heads) == 0);
+    const bool copies = IsStoredAs(format, out);
     AsCpu(*stream_).pool().ParallelFor(
         out.rows, std::max<int64_t>(1, kGrain / out.cols), [&](int64_t begin, int64_t end, int) {
           std::vector<float> values(static_cast<size_t>(out.cols));
+          std::vector<std::byte> rounded;
           for (int64_t row = begin; row < end; ++row) {
-            const int64_t from = heads == 0 ? row : PairedRow(row, out.rows / heads);
-            format.to_float(found.data + from * blocks * format.bytes, blocks, values.data());
-            Round(values, out.dtype, out.Rows(row, 1).data);
+            const int64_t at = heads == 0 ? row : PairedRow(row, out.rows / heads);
+            const std::byte* from = found.data + at * blocks * format.bytes;
+            auto* to = static_cast<std::byte*>(out.Rows(row, 1).data);
+            if (copies) {
+              std::memcpy(to, from, static_cast<size_t>(out.RowBytes()));
+              continue;
+            }
+            format.to_float(from, blocks, values.data());
+            Put(values, rounding, out, to, &rounded);
           }
         });
+  }
+
+  void Convert(const QuantizedMatrix& from, const BlockFormat* rounding,
+               const MatrixView& out) const {
+    constexpr int64_t kTile = QuantizedMatrix::kTileRows;
+    AsCpu(*stream_).pool().ParallelFor(
+        (out.rows + kTile - 1) / kTile, 1, [&](int64_t begin, int64_t end, int) {
+          QuantizedMatrix::Reader reader(from);
+          std::vector<float> values(static_cast<size_t>(out.cols));
+          std::vector<std::byte> rounded;
+          for (int64_t row = begin * kTile; row < std::min(end * kTile, out.rows); ++row) {
+            auto* to = static_cast<std::byte*>(out.Rows(row, 1).data);
+            if (out.dtype == DType::kBlocks && out.format == from.format()) {
+              reader.ToBlocks(row, to);
+              continue;
+            }
+            reader.ToFloat(row, values.data());
+            Put(values, rounding, out, to, &rounded);
+          }
+        });
+  }
+
+  // Writes a row of `out`. rounded: for its blocks.
+  static void Put(std::vector<float>& values, const BlockFormat* rounding, const MatrixView& out,
+                  std::byte* to, std::vector<std::byte>* rounded) {
+    if (out.dtype == DType::kBlocks) {
+      out.format->from_float(values.data(), out.cols / out.format->values, to);
+      return;
+    }
+    if (rounding != nullptr) {
+      const int64_t count = out.cols / rounding->values;
+      rounded->resize(static_cast<size_t>(count * rounding->bytes));
+      rounding->from_float(values.data(), count, rounded->data());
+      rounding->to_float(rounded->data(), count, values.data());
+    }
+    Round(values, out.dtype, to);
   }
 
   // Where row `row` is if the rows of a head's two halves are stored in pairs.
@@ -144,24 +212,24 @@ class CheckpointWeights final : public WeightStore {
     const Found found = Find(name, {n});
     float* out = NewVector(n);
     if (found.format->quantized()) {
-      throw Unsupported("{}: the vector '{}' is quantized as {}", checkpoint_.path().string(), name,
-                        found.format->name);
+      throw Unsupported("{}: the vector '{}' is quantized as {}", checkpoint_->path().string(),
+                        name, found.format->name);
     }
-    Convert(found, MatrixView::Of(out, DType::kF32, n, 1));
+    Convert(found, nullptr, MatrixView::Of(out, DType::kF32, n, 1));
     return out;
   }
 
   void Report(uint64_t bytes) {
     done_ += bytes;
-    if (converted_ && progress_) {
-      progress_(static_cast<int64_t>(done_), static_cast<int64_t>(checkpoint_.file_bytes()));
+    if (progress_ && !mapped_) {
+      progress_(static_cast<int64_t>(done_), static_cast<int64_t>(checkpoint_->file_bytes()));
     }
   }
 
   Device& device_;
   std::unique_ptr<Stream> stream_;
-  io::Checkpoint checkpoint_;
-  const std::optional<DType> converted_;
+  std::shared_ptr<const io::Checkpoint> checkpoint_;
+  const WeightTypes types_;
   const bool passing_;
   const std::function<void(int64_t, int64_t)> progress_;
   std::vector<Buffer> buffers_;
@@ -172,10 +240,10 @@ class CheckpointWeights final : public WeightStore {
 }  // namespace
 
 std::unique_ptr<WeightStore> OpenCheckpointWeights(
-    Device& device, const std::filesystem::path& model, std::optional<DType> converted,
+    Device& device, std::shared_ptr<const io::Checkpoint> checkpoint, WeightTypes types,
     bool passing, std::function<void(int64_t done, int64_t total)> progress) {
-  return std::make_unique<CheckpointWeights>(device, model, converted, passing,
-                                             std::move(progress));
+  return std::make_unique<CheckpointWeights>(device, std::move(checkpoint), std::move(types),
+                                             passing, std::move(progress));
 }
 
 }  // namespace litecache::model

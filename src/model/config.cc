@@ -2,8 +2,6 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <cctype>
 #include <limits>
 
 #include "base/error.h"
@@ -42,24 +40,6 @@ const FamilySpec& FindFamily(const io::JsonFields& fields) {
                   fields.name(), Join(supported));
 }
 
-// Throws Unsupported that names the method.
-void RefuseQuantized(const io::JsonFields& fields) {
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    const auto quantization = fields.Object(key);
-    if (!quantization) continue;
-    std::string method = quantization->String("quant_method").value_or("an unnamed method");
-    for (const char* known : {"awq", "gptq", "fp8", "hqq", "aqlm"}) {
-      if (method == known) std::ranges::transform(method, method.begin(), ::toupper);
-    }
-    const auto bits = quantization->Int("bits", 1, 64);
-    throw Unsupported(
-        "{}: field '{}': the weights are quantized with {}{}, and only bf16, f16 and f32 weights "
-        "are read: use the model that they were made from, often the one of the same name without "
-        "the method's",
-        fields.name(), key, method, bits ? fmt::format(" to {} bits", *bits) : "");
-  }
-}
-
 DType ParseDType(const io::JsonFields& fields) {
   for (const char* key : {"dtype", "torch_dtype"}) {
     if (!fields.Has(key)) continue;
@@ -76,12 +56,13 @@ DType ParseDType(const io::JsonFields& fields) {
 ModelConfig ParseConfig(const nlohmann::json& document, const std::string& name) {
   const io::JsonFields fields(document, name);
   const FamilySpec& spec = FindFamily(fields);
-  RefuseQuantized(fields);
 
   ModelConfig config;
   config.family = spec.family;
   config.architecture = spec.architecture;
   config.weight_dtype = ParseDType(fields);
+  config.quantization = ParseQuantization(fields);
+  config.quantized = config.quantization.has_value();
   config.vocab = fields.RequiredInt("vocab_size", 1, kMaxVocab);
   config.hidden = fields.RequiredInt("hidden_size", 1, kMaxWidth);
   config.layers = fields.RequiredInt("num_hidden_layers", 1, kMaxLayers);

@@ -10,6 +10,7 @@
 
 #include "base/dtype.h"
 #include "kv/cache.h"
+#include "model/quantization_config.h"
 
 namespace litecache::model {
 
@@ -73,8 +74,10 @@ struct ModelConfig {
   RopeConfig rope;
   // torch_dtype / dtype of the config; in a loaded decoder's config, the dtype of the tensors.
   DType weight_dtype = DType::kBF16;
-  // The file's matrices are quantized, or of several dtypes (GGUF): loading converts them to
-  // weight_dtype.
+  // Matrices are quantized and stay so; the others of a GGUF file, if they are of several dtypes or
+  // not of weight_dtype, are converted to it.
+  bool quantized = false;
+  std::optional<QuantizationConfig> quantization;  // of a directory with quantized weights
   bool converts_weights = false;
   bool tie_embeddings = false;
   bool attention_bias = false;         // q, k, v

@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "kv/cache.h"
 #include "model/config.h"
+#include "model/weight_types.h"
 
 namespace litecache::model {
 
@@ -18,6 +19,8 @@ struct LoadOptions {
   // Computes in f32 instead of the checkpoint's own dtype: weights are widened to f32, products and
   // KV are f32.
   bool compute_f32 = false;
+  // Matrices are rounded to quantized blocks, and stay so in memory unless computing in f32.
+  Quantization quantization;
   // Share of the layers whose matrices stay in a GPU's memory, in [0, 1]. The matrices of the other
   // layers are in pinned host memory and are copied to the GPU in every step. On the CPU: 1.
   double weights_on_device = 1;

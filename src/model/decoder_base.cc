@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "device/recording_key.h"
 #include "device/sections.h"
+#include "ops/linear/linear.h"
 
 namespace litecache::model {
 
@@ -61,9 +62,9 @@ std::string DecoderBase::FindPrefix(std::initializer_list<const char*> prefixes,
 }
 
 void DecoderBase::FinishWeights(DType dtype, std::initializer_list<MatrixView> gathered) {
-  config_.weight_dtype = dtype;
+  config_.weight_dtype = dtype == DType::kBlocks ? DType::kBF16 : dtype;
   for (const MatrixView& table : gathered) {
-    const uint64_t row = static_cast<uint64_t>(table.cols) * SizeOf(table.dtype);
+    const auto row = static_cast<uint64_t>(table.RowBytes());
     gathered_bytes_ += row * static_cast<uint64_t>(table.rows);
     gathered_row_bytes_ += row;
   }
@@ -150,6 +151,7 @@ void DecoderBase::Run(Stream& stream, const kv::Step& step, std::span<const int3
   std::optional<uint64_t> key;
   if (identity && step.decode_rows == step.rows) key = cache.ReplayKey(step);
   if (!key) return body();
+  if (config_.quantized) ops::PrepareQuantizedLinear(stream);
   RecordingKey of_step;
   of_step.Add(*key).AddAddress(&cache).Add(*inputs_).Add(workspace_).AddAddress(logits.data);
   stream.Run(of_step.Add(rows).value(), body);

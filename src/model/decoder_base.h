@@ -56,7 +56,8 @@ class DecoderBase : public Decoder {
   // head's prefix); the first of all if none does, so that messages show the usual name.
   std::string FindPrefix(std::initializer_list<const char*> prefixes,
                          const std::string& name) const;
-  // Called last by a family's constructor: records dtype and bytes. gathered: tables of which a
+  // Called last by a family's constructor: records dtype (beside quantized weights activations are
+  // bf16) and bytes. gathered: tables of which a
   // step reads only single rows.
   void FinishWeights(DType dtype, std::initializer_list<MatrixView> gathered);
 

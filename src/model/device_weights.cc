@@ -1,5 +1,7 @@
 // Weights in GPU memory: another store's tensors, uploaded when the decoder requests them. Matrices
 // of offloaded layers go to pinned host memory instead.
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -8,19 +10,23 @@
 
 #include "base/error.h"
 #include "model/weights.h"
+#include "ops/linear/packed_blocks.h"
 
 namespace litecache::model {
 namespace {
 
 // Values converted at a time, so that no tensor is on the host twice.
 constexpr int64_t kConvertValues = int64_t{1} << 22;
+// Bytes packed at a time: a piece for each of a few dozen threads.
+constexpr int64_t kPackBytes = int64_t{64} << 20;
 
 class DeviceWeights final : public WeightStore {
  public:
-  DeviceWeights(Device& device, std::unique_ptr<WeightStore> source,
+  DeviceWeights(Device& device, ThreadPool& pool, std::unique_ptr<WeightStore> source,
                 std::unique_ptr<WeightStream> stream, int64_t total,
                 std::function<void(int64_t done, int64_t total)> progress)
       : device_(device),
+        pool_(pool),
         source_(std::move(source)),
         stream_(std::move(stream)),
         total_(total),
@@ -28,24 +34,31 @@ class DeviceWeights final : public WeightStore {
 
   bool Has(const std::string& name) const override { return source_->Has(name); }
 
+  MatrixView Type(const std::string& name, int64_t rows, int64_t cols) const override {
+    return OnDevice(source_->Type(name, rows, cols));
+  }
+
   MatrixView Matrix(const std::string& name, int64_t rows, int64_t cols) override {
     const MatrixView host = source_->Matrix(name, rows, cols);
-    const DType dtype = DeviceDType(host);
-    void* target = Take(static_cast<size_t>(rows * cols) * SizeOf(dtype));
+    MatrixView view = OnDevice(host);
+    view.data = Take(WeightBytesOf(view, /*gpu=*/true));
     Convert(host, [&](size_t offset, const void* data, size_t bytes) {
-      device_.Upload(static_cast<std::byte*>(target) + offset, data, bytes);
+      device_.Upload(static_cast<std::byte*>(view.data) + offset, data, bytes);
     });
-    return MatrixView::Of(target, dtype, rows, cols);
+    return view;
   }
 
   MatrixView LayerMatrix(const LayerPlace& place, const std::string& name, int64_t rows,
                          int64_t cols) override {
     if (stream_ == nullptr || !stream_->Offloads(place.layer)) return Matrix(name, rows, cols);
     const MatrixView host = source_->Matrix(name, rows, cols);
-    const WeightStream::Matrix target = stream_->Add(place, DeviceDType(host), rows, cols);
-    Count(static_cast<uint64_t>(rows * cols) * SizeOf(target.view.dtype));
-    Convert(host, [&](size_t offset, const void* data, size_t bytes) {
-      std::memcpy(static_cast<std::byte*>(target.host) + offset, data, bytes);
+    const MatrixView type = OnDevice(host);
+    const uint64_t bytes = WeightBytesOf(type, /*gpu=*/true);
+    const WeightStream::Matrix target =
+        stream_->Add(place, type, bytes, MostBytes(place, name, rows, cols));
+    Count(bytes);
+    Convert(host, [&](size_t offset, const void* data, size_t size) {
+      std::memcpy(static_cast<std::byte*>(target.host) + offset, data, size);
     });
     return target.view;
   }
@@ -62,20 +75,45 @@ class DeviceWeights final : public WeightStore {
   void Finish(const std::function<void(int64_t, int64_t)>&) override {
     source_.reset();
     widened_ = {};
+    packed_ = {};
   }
 
  private:
-  // Products of f16 weights are f32 products (ops/linear/linear.h).
-  static DType DeviceDType(const MatrixView& host) {
-    return host.dtype == DType::kF16 ? DType::kF32 : host.dtype;
+  // The type of a matrix on the device, without data. Products of f16 weights are f32 products
+  // (ops/linear/linear.h).
+  static MatrixView OnDevice(MatrixView view) {
+    view.data = nullptr;
+    if (view.dtype == DType::kF16) view.dtype = DType::kF32;
+    if (view.dtype == DType::kBlocks) {
+      view.row_bytes = static_cast<int64_t>(
+          ops::PackedBytes(*view.format, ops::kPackedRows, view.cols) / ops::kPackedRows);
+    }
+    return view;
   }
-  // Converts the matrix to its dtype on the device: calls put(offset in bytes, values, bytes) in
+  // Of the layers' matrices of this name, the bytes of the largest.
+  uint64_t MostBytes(const LayerPlace& place, const std::string& name, int64_t rows,
+                     int64_t cols) const {
+    const std::string own = fmt::format("layers.{}.", place.layer);
+    const size_t at = name.find(own);
+    LC_CHECK(at != std::string::npos, "{} is not of layer {}", name, place.layer);
+    uint64_t most = 0;
+    for (int64_t layer = 0; layer < stream_->layers(); ++layer) {
+      if (!stream_->Offloads(layer)) continue;
+      std::string other = name;
+      other.replace(at, own.size(), fmt::format("layers.{}.", layer));
+      most = std::max(most, WeightBytesOf(Type(other, rows, cols), /*gpu=*/true));
+    }
+    return most;
+  }
+  // Converts the matrix to its type on the device: calls put(offset in bytes, values, bytes) in
   // ascending order.
   template <class Put>
   void Convert(const MatrixView& host, const Put& put) {
     LC_CHECK(host.stride == host.cols);
     const int64_t count = host.rows * host.cols;
-    if (host.dtype != DType::kF16) {
+    if (host.dtype == DType::kBlocks) {
+      Pack(host, put);
+    } else if (host.dtype != DType::kF16) {
       put(0, host.data, static_cast<size_t>(count) * SizeOf(host.dtype));
     } else {
       widened_.resize(static_cast<size_t>(std::min(count, kConvertValues)));
@@ -87,6 +125,24 @@ class DeviceWeights final : public WeightStore {
       }
     }
     Report();
+  }
+  template <class Put>
+  void Pack(const MatrixView& host, const Put& put) {
+    const uint64_t tile_bytes = ops::PackedBytes(*host.format, ops::kPackedRows, host.cols);
+    const auto step = std::max<int64_t>(1, kPackBytes / static_cast<int64_t>(tile_bytes));
+    const int64_t tiles = (host.rows + ops::kPackedRows - 1) / ops::kPackedRows;
+    packed_.resize(static_cast<size_t>(std::min(step, tiles)) * tile_bytes);
+    for (int64_t first = 0; first < tiles; first += step) {
+      const int64_t count = std::min(step, tiles - first);
+      pool_.ParallelFor(count, 1, [&](int64_t begin, int64_t end, int) {
+        const int64_t row = (first + begin) * ops::kPackedRows;
+        const int64_t rows = std::min((end - begin) * ops::kPackedRows, host.rows - row);
+        ops::PackBlocks(host.Rows(row, rows),
+                        packed_.data() + static_cast<uint64_t>(begin) * tile_bytes);
+      });
+      put(static_cast<uint64_t>(first) * tile_bytes, packed_.data(),
+          static_cast<uint64_t>(count) * tile_bytes);
+    }
   }
   void* Take(size_t bytes) {
     buffers_.push_back(device_.Allocate(bytes));
@@ -103,20 +159,23 @@ class DeviceWeights final : public WeightStore {
   }
 
   Device& device_;
+  ThreadPool& pool_;  // used only while weights are loaded
   std::unique_ptr<WeightStore> source_;
   std::unique_ptr<WeightStream> stream_;
   int64_t total_;
   std::function<void(int64_t, int64_t)> progress_;
   std::vector<Buffer> buffers_;
   std::vector<float> widened_;
+  std::vector<std::byte> packed_;
 };
 
 }  // namespace
 
 std::unique_ptr<WeightStore> UploadWeights(
-    Device& device, std::unique_ptr<WeightStore> source, std::unique_ptr<WeightStream> stream,
-    int64_t total, std::function<void(int64_t done, int64_t total)> progress) {
-  return std::make_unique<DeviceWeights>(device, std::move(source), std::move(stream), total,
+    Device& device, ThreadPool& pool, std::unique_ptr<WeightStore> source,
+    std::unique_ptr<WeightStream> stream, int64_t total,
+    std::function<void(int64_t done, int64_t total)> progress) {
+  return std::make_unique<DeviceWeights>(device, pool, std::move(source), std::move(stream), total,
                                          std::move(progress));
 }
 

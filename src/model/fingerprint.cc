@@ -38,6 +38,10 @@ std::string Describe(const ModelConfig& c) {
     for (const bool unrotated : c.unrotated) text += unrotated ? '1' : '0';
   }
   if (c.attention_scale) text += fmt::format(" attention_scale={}", *c.attention_scale);
+  if (const auto& q = c.quantization) {  // what the tensors do not show
+    text += fmt::format(" scales of {}x{} symmetric={} less_one={}", q->scale_rows, q->scale_cols,
+                        q->symmetric, q->zeros_less_one);
+  }
   if (c.embedding_scale != 1 || c.residual_scale != 1 || c.logit_scale != 1) {
     text += fmt::format(" scales={}/{}/{}", c.embedding_scale, c.residual_scale, c.logit_scale);
   }

@@ -202,8 +202,12 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
 }
 
 void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config) {
-  const auto types = MatrixTypes(checkpoint);
-  config->converts_weights = types.size() != 1 || FindBlockFormat(*types.begin())->quantized();
+  auto plain = MatrixTypes(checkpoint);
+  config->quantized = std::erase_if(plain, [](const std::string& type) {
+                        return FindBlockFormat(type)->quantized();
+                      }) > 0;
+  config->converts_weights =
+      plain.size() > 1 || (config->quantized && !plain.contains("BF16") && !plain.empty());
   const io::Checkpoint::Tensor factors = checkpoint.Find(kRopeFactors);
   if (factors.info == nullptr) return;
   if (factors.info->dtype != "F32" ||

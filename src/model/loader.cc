@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <optional>
 #include <string>
 
 #include "base/error.h"
@@ -15,21 +14,17 @@
 namespace litecache::model {
 namespace {
 
-// The dtype that the weights have on the device.
-DType DeviceDType(const Device& device, DType dtype) {
-  return device.type() == DeviceType::kCuda && dtype == DType::kF16 ? DType::kF32 : dtype;
-}
-
-// Fails before minutes of loading rather than after. on_device: share of the layers that stay on
-// the device.
-void RequireMemory(const Device& device, const ModelConfig& config, DType dtype,
-                   const std::string& what, double on_device) {
-  const uint64_t bytes = EstimateWeights(config, dtype, on_device).device;
+// Fails before minutes of loading rather than after. Returns what the weights take on `device`.
+uint64_t RequireMemory(const Device& device, const ModelConfig& config, const WeightTypes& types,
+                       const std::string& what, double on_device) {
+  const bool gpu = device.type() == DeviceType::kCuda;
+  const uint64_t bytes = EstimateWeights(config, types, on_device, gpu).device;
   const uint64_t free = device.Info().free_memory;
   if (bytes > free) {
     throw CapacityError("{} of {} parameters take {}, but only {} of memory are available", what,
                         config.parameters(), FormatBytes(bytes), FormatBytes(free));
   }
+  return bytes;
 }
 
 // Null if all weights stay on the device.
@@ -50,39 +45,48 @@ std::unique_ptr<WeightStream> MakeStream(Device& device, const ModelConfig& conf
 
 std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path& model,
                                      const LoadOptions& options) {
-  const ModelConfig config = ModelConfig::FromModel(model);
+  ModelConfig config = ModelConfig::FromModel(model);
   const bool gpu = device.type() == DeviceType::kCuda;
-  std::optional<DType> converted;
-  if (config.converts_weights) converted = config.weight_dtype;
-  if (options.compute_f32) converted = DType::kF32;
-  const DType dtype = converted.value_or(config.weight_dtype);
+  const auto checkpoint = std::make_shared<const io::Checkpoint>(model);
+  const WeightTypes types(config, options.compute_f32, options.quantization, checkpoint);
+  int64_t total = 0;
   if (gpu) {
-    RequireMemory(device, config, DeviceDType(device, dtype), "weights", options.weights_on_device);
-  } else if (config.converts_weights || dtype != config.weight_dtype) {
-    RequireMemory(device, config, dtype, "weights converted to " + std::string(Name(dtype)), 1);
+    const uint64_t kept =
+        RequireMemory(device, config, types, "weights", options.weights_on_device);
+    total = static_cast<int64_t>(
+        options.weights_on_device == 1 ? kept : EstimateWeights(config, types, 1, gpu).device);
+  } else if (options.quantization.format != nullptr ||
+             (config.quantization && !options.compute_f32)) {
+    RequireMemory(device, config, types, "quantized weights", 1);
+  } else if (options.compute_f32 ? config.quantized || config.weight_dtype != DType::kF32
+                                 : config.converts_weights && !config.quantized) {
+    RequireMemory(device, config, types,
+                  "weights converted to " + std::string(Name(types.Of("", 1, 1).dtype)), 1);
   }
   auto stream = MakeStream(device, config, options);
   std::unique_ptr<CpuDevice> host;  // until the weights are uploaded
   if (gpu) host = std::make_unique<CpuDevice>();
-  auto store = OpenCheckpointWeights(gpu ? *host : device, model, converted, gpu,
+  auto store = OpenCheckpointWeights(gpu ? *host : device, checkpoint, types, gpu,
                                      gpu ? decltype(options.progress)() : options.progress);
   if (gpu) {
-    const auto total =
-        config.parameters() * static_cast<int64_t>(SizeOf(DeviceDType(device, dtype)));
-    store = UploadWeights(device, std::move(store), std::move(stream), total, options.progress);
+    store = UploadWeights(device, host->pool(), std::move(store), std::move(stream), total,
+                          options.progress);
   }
   WeightStore& weights = *store;  // owned by the decoder from here on
+  config.quantized = types.quantizes();
   auto decoder = SpecOf(config.family).build(device, config, std::move(store));
   weights.Finish(options.progress);
   return decoder;
 }
 
-std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& config, uint64_t seed,
+std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& shape, uint64_t seed,
                                        const LoadOptions& options) {
-  const DType dtype = options.compute_f32 ? DType::kF32 : config.weight_dtype;
-  RequireMemory(device, config, dtype, "random weights", options.weights_on_device);
+  ModelConfig config = shape;
+  const WeightTypes types(config, options.compute_f32, options.quantization, nullptr);
+  config.quantized = types.quantizes();
+  RequireMemory(device, config, types, "random weights", options.weights_on_device);
   auto stream = MakeStream(device, config, options);
-  const auto total = config.parameters() * static_cast<int64_t>(SizeOf(dtype));
+  const auto total = static_cast<int64_t>(EstimateWeights(config, types, 1, /*gpu=*/false).device);
   const auto progress = [&](uint64_t done) {
     if (options.progress) options.progress(std::min(static_cast<int64_t>(done), total), total);
   };
@@ -91,7 +95,8 @@ std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& config
       CpuDevice host;
       // The driver would copy unpinned memory once more, on one core.
       PinnedHost pinned(static_cast<CudaDevice&>(device));
-      auto store = UploadWeights(device, MakeRandomWeights(host, dtype, seed, progress, &pinned),
+      auto store = UploadWeights(device, host.pool(),
+                                 MakeRandomWeights(host, types, seed, progress, &pinned),
                                  std::move(stream), total, {});
       WeightStore& weights = *store;
       auto decoder = SpecOf(config.family).build(device, config, std::move(store));
@@ -99,7 +104,7 @@ std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& config
       return decoder;
     }
   }
-  auto weights = MakeRandomWeights(device, dtype, seed, progress);
+  auto weights = MakeRandomWeights(device, types, seed, progress);
   return SpecOf(config.family).build(device, config, std::move(weights));
 }
 

@@ -123,7 +123,7 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
     }
     if (c.final_norm) final_norm_ = TakeNorm(prefix + "final_layer_norm");
     const DType dtype = layers_.front().q.weight.dtype;
-    if (on_gpu() && dtype == DType::kBF16) RoundBiases();
+    if (on_gpu() && dtype != DType::kF32) RoundBiases();
     if (c.tie_embeddings) {
       head_ = embedding_;
       FinishWeights(dtype, {table});

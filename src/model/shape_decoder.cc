@@ -1,27 +1,70 @@
 #include "model/shape_decoder.h"
 
+#include <array>
+#include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
+#include "device/cpu/cpu_device.h"
 #include "model/families.h"
 #include "model/weight_placement.h"
 
 namespace litecache::model {
 namespace {
 
+// Counts what the decoder of a family takes.
 class ShapeWeights final : public WeightStore {
  public:
-  explicit ShapeWeights(DType dtype) : dtype_(dtype) {}
+  ShapeWeights(const WeightTypes& types, const WeightPlacement& placement, bool gpu,
+               WeightBytes* counted)
+      : types_(types), placement_(placement), gpu_(gpu), counted_(*counted) {}
   bool Has(const std::string&) const override { return true; }
-  MatrixView Matrix(const std::string&, int64_t rows, int64_t cols) override {
-    return MatrixView::Of(static_cast<void*>(nullptr), dtype_, rows, cols);
+  MatrixView Type(const std::string& name, int64_t rows, int64_t cols) const override {
+    return types_.Of(name, rows, cols);
   }
-  const float* NormWeight(const std::string&, int64_t n) override { return NewVector(n); }
-  const float* Bias(const std::string&, int64_t n) override { return NewVector(n); }
+  MatrixView Matrix(const std::string& name, int64_t rows, int64_t cols) override {
+    const MatrixView type = types_.Of(name, rows, cols);
+    counted_.device += WeightBytesOf(type, gpu_);
+    return type;
+  }
+  MatrixView LayerMatrix(const LayerPlace& place, const std::string& name, int64_t rows,
+                         int64_t cols) override {
+    if (!placement_.Offloads(place.layer)) return Matrix(name, rows, cols);
+    const MatrixView type = types_.Of(name, rows, cols);
+    const uint64_t bytes = WeightBytesOf(type, gpu_);
+    counted_.host += bytes;
+    // The matrices of layers that share a place share its memory, of the largest of them.
+    const bool rest = place.part == LayerPart::kRest;
+    if (place.layer != layer_) {
+      layer_ = place.layer;
+      ++ordinal_;
+      matrices_ = {};
+    }
+    const int64_t shared = ordinal_ % (rest ? kRestPlaces : kProjectionPlaces);
+    uint64_t& most = most_[{rest, shared, matrices_[rest]++}];
+    if (bytes > most) counted_.device += bytes - std::exchange(most, bytes);
+    return type;
+  }
+  const float* NormWeight(const std::string&, int64_t n) override { return Vector(n); }
+  const float* Bias(const std::string&, int64_t n) override { return Vector(n); }
 
  private:
-  DType dtype_;
+  const float* Vector(int64_t n) {
+    counted_.device += static_cast<uint64_t>(n) * sizeof(float);
+    return NewVector(n);
+  }
+
+  const WeightTypes types_;
+  const WeightPlacement placement_;
+  const bool gpu_;
+  WeightBytes& counted_;  // only while the decoder is built
+  // Of the offloaded layer that is being taken: its index, its rank among the offloaded ones, and
+  // the number of its matrices so far, of projections and of the rest.
+  int64_t layer_ = -1, ordinal_ = -1;
+  std::array<int, 2> matrices_ = {};
+  std::map<std::tuple<bool, int64_t, int>, uint64_t> most_;
 };
 
 class ShapeDecoder final : public Decoder {
@@ -50,13 +93,28 @@ class ShapeDecoder final : public Decoder {
 
 }  // namespace
 
-std::unique_ptr<Decoder> MakeShapeDecoder(Device& device, const ModelConfig& config,
-                                          const LoadOptions& options) {
-  const DType dtype = options.compute_f32 ? DType::kF32 : config.weight_dtype;
-  const double share = options.weights_on_device;
-  return std::make_unique<ShapeDecoder>(
-      SpecOf(config.family).build(device, config, std::make_unique<ShapeWeights>(dtype)),
-      EstimateWeights(config, dtype, share), WeightPlacement::Of(config.layers, share).offloaded);
+WeightBytes EstimateWeights(const ModelConfig& config, const WeightTypes& types, double on_device,
+                            bool gpu) {
+  CpuDevice device(1);
+  WeightBytes counted;
+  SpecOf(config.family)
+      .build(device, config,
+             std::make_unique<ShapeWeights>(types, WeightPlacement::Of(config.layers, on_device),
+                                            gpu, &counted));
+  return counted;
+}
+
+std::unique_ptr<Decoder> MakeShapeDecoder(Device& device, const ModelConfig& shape,
+                                          const LoadOptions& options, bool gpu) {
+  ModelConfig config = shape;
+  const WeightTypes types(config, options.compute_f32, options.quantization, nullptr);
+  config.quantized = types.quantizes();
+  const auto placement = WeightPlacement::Of(config.layers, options.weights_on_device);
+  WeightBytes counted;
+  auto decoder =
+      SpecOf(config.family)
+          .build(device, config, std::make_unique<ShapeWeights>(types, placement, gpu, &counted));
+  return std::make_unique<ShapeDecoder>(std::move(decoder), counted, placement.offloaded);
 }
 
 }  // namespace litecache::model

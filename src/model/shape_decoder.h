@@ -8,8 +8,8 @@
 namespace litecache::model {
 
 // Knows the bytes of weights and activations; Forward() must not be called. Allocates no weights.
-// options.progress is not called. device: any; bytes do not depend on it.
+// options.progress is not called. gpu: the weights are as a GPU holds them, whatever `device` is.
 std::unique_ptr<Decoder> MakeShapeDecoder(Device& device, const ModelConfig& config,
-                                          const LoadOptions& options);
+                                          const LoadOptions& options, bool gpu);
 
 }  // namespace litecache::model

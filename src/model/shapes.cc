@@ -38,6 +38,7 @@ constexpr Shape kShapes[] = {
     {"qwen2.5-7b",   kQwen2, 3584, 18944, 28, 28,  4, 152064,  32768, 1e6, 1e-6, false},
     {"qwen2.5-14b",  kQwen2, 5120, 13824, 48, 40,  8, 152064,  32768, 1e6, 1e-6, false},
     {"qwen3-8b",     Family::kQwen3, 4096, 12288, 36, 32, 8, 151936, 40960, 1e6, 1e-6, false},
+    {"qwen3-32b",    Family::kQwen3, 5120, 25600, 64, 64, 8, 151936, 40960, 1e6, 1e-6, false},
     {"mistral-7b",   Family::kMistral, 4096, 14336, 32, 32, 8, 32768, 32768, 1e6, 1e-5, false},
     {"opt-125m",     Family::kOpt,  768,  3072, 12, 12, 12, 50272, 2048, 1e4, 1e-5, true},
     {"opt-6.7b",     Family::kOpt, 4096, 16384, 32, 32, 32, 50272, 2048, 1e4, 1e-5, true},
@@ -55,7 +56,7 @@ ModelConfig MakeConfig(const Shape& shape) {
   config.intermediate = shape.intermediate;
   config.q_heads = shape.q_heads;
   config.kv_heads = shape.kv_heads;
-  config.head_dim = shape.hidden / shape.q_heads;
+  config.head_dim = shape.family == Family::kQwen3 ? 128 : shape.hidden / shape.q_heads;
   config.vocab = shape.vocab;
   config.max_context = shape.max_context;
   config.norm_eps = shape.norm_eps;

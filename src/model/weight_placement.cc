@@ -39,18 +39,4 @@ void CheckLayersAhead(const WeightPlacement& placement, int64_t ahead) {
       placement.LayersAhead());
 }
 
-WeightBytes EstimateWeights(const ModelConfig& c, DType dtype, double on_device) {
-  const int64_t projections = c.hidden * (c.q_width() + 2 * c.kv_width());
-  const int64_t rest =
-      c.hidden * c.q_width() + (c.family == Family::kOpt ? 2 : 3) * c.hidden * c.intermediate;
-  const int64_t offloaded = WeightPlacement::Of(c.layers, on_device).offloaded;
-  const int64_t places = std::min<int64_t>(offloaded, kProjectionPlaces) * projections +
-                         std::min<int64_t>(offloaded, kRestPlaces) * rest;
-  const int64_t host = offloaded * (projections + rest);
-  const auto bytes = [dtype](int64_t count) {
-    return static_cast<uint64_t>(count) * SizeOf(dtype);
-  };
-  return {.device = bytes(c.parameters() - host + places), .host = bytes(host)};
-}
-
 }  // namespace litecache::model

@@ -3,8 +3,8 @@
 
 #include <cstdint>
 
-#include "base/dtype.h"
 #include "model/config.h"
+#include "model/weight_types.h"
 
 namespace litecache::model {
 
@@ -46,8 +46,9 @@ struct WeightBytes {
   uint64_t device = 0;
   uint64_t host = 0;
 };
-// For a model whose weights have this dtype. Embeddings, logits, norms and biases stay on the
-// device, beside the places of offloaded layers.
-WeightBytes EstimateWeights(const ModelConfig& config, DType dtype, double on_device);
+// For a model whose matrices have these types. Embeddings, logits, norms and biases stay on the
+// device, beside the places of offloaded layers. gpu: as a GPU holds them.
+WeightBytes EstimateWeights(const ModelConfig& config, const WeightTypes& types, double on_device,
+                            bool gpu);
 
 }  // namespace litecache::model

@@ -35,24 +35,26 @@ class CudaWeightStream final : public WeightStream {
     LC_CHECK(next == count());
   }
 
+  int64_t layers() const override { return static_cast<int64_t>(ordinals_.size()); }
   bool Offloads(int64_t layer) const override { return Ordinal(layer) >= 0; }
 
-  Matrix Add(const LayerPlace& where, DType dtype, int64_t rows, int64_t cols) override {
+  Matrix Add(const LayerPlace& where, const MatrixView& type, size_t bytes, size_t most) override {
     const int ordinal = Ordinal(where.layer);
     LC_CHECK(ordinal >= 0, "layer {} stays on the device", where.layer);
-    const size_t bytes = static_cast<size_t>(rows * cols) * SizeOf(dtype);
     std::vector<Buffer>& matrices = Matrices(ordinal, where.part);
     Place& place = PlaceOf(ordinal, GroupOf(where.part));
     std::vector<Buffer>& targets = place.matrices[static_cast<size_t>(where.part)];
     if (targets.size() == matrices.size()) {
-      targets.push_back(device_.Allocate(bytes));
-      device_bytes_ += bytes;
+      targets.push_back(device_.Allocate(most));
+      device_bytes_ += most;
     }
     const Buffer& target = targets.at(matrices.size());
-    LC_CHECK(target.size() == bytes, "layers differ: {} and {} bytes", target.size(), bytes);
+    LC_CHECK(target.size() >= bytes, "layers differ: {} and {} bytes", target.size(), bytes);
     matrices.push_back(host_.Allocate(bytes));
     host_bytes_ += bytes;
-    return {matrices.back().data(), MatrixView::Of(target.data(), dtype, rows, cols)};
+    MatrixView view = type;
+    view.data = target.data();
+    return {matrices.back().data(), view};
   }
 
   void Settle(Stream& main) override {

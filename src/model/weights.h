@@ -2,17 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/matrix_view.h"
+#include "base/thread_pool.h"
 #include "device/device.h"
 #include "model/decoder.h"
 #include "model/weight_stream.h"
+#include "model/weight_types.h"
 
 namespace litecache::model {
 
@@ -22,8 +22,10 @@ class WeightStore {
   virtual ~WeightStore() = default;
 
   virtual bool Has(const std::string& name) const = 0;
-  // A [rows, cols] matrix in its own dtype (f32 when computing in f32). Throws FileError naming the
-  // tensor, what was expected, what was found and the file.
+  // What Matrix() returns, without data.
+  virtual MatrixView Type(const std::string& name, int64_t rows, int64_t cols) const = 0;
+  // A [rows, cols] matrix of the type that it has in memory (weight_types.h). Throws FileError
+  // naming the tensor, what was expected, what was found and the file.
   virtual MatrixView Matrix(const std::string& name, int64_t rows, int64_t cols) = 0;
   // The same for a layer's matrix, which may stay in host memory: then the view's memory holds it
   // only after stream()->Await().
@@ -51,26 +53,28 @@ class WeightStore {
   uint64_t bytes_ = 0;
 };
 
-// Tensors of a model's files (io/checkpoint.h). converted: the dtype that all matrices get, in
-// memory of `device`; none: bf16, f16 and f32 matrices stay unchanged in the mapped files.
-// progress: of conversion, in bytes of the files.
+// Tensors of a model's files, of the types that `types` says: matrices of that type in the files
+// stay in the mapped files, the others are converted in memory of `device`. passing: a matrix is
+// only valid until the next is requested. progress: of conversion, in bytes of the files.
 std::unique_ptr<WeightStore> OpenCheckpointWeights(
-    Device& device, const std::filesystem::path& model, std::optional<DType> converted,
+    Device& device, std::shared_ptr<const io::Checkpoint> checkpoint, WeightTypes types,
     bool passing, std::function<void(int64_t done, int64_t total)> progress);
 
 // Another store's tensors in the memory of `device`, uploaded when requested; f16 matrices become
-// f32. stream: keeps its layers' matrices instead; null: all are on the device. total: total bytes,
-// for progress.
+// f32, and quantized ones are packed by the threads of `pool`. stream: keeps its layers' matrices
+// instead; null: all are on the device. total: total bytes, for progress.
 std::unique_ptr<WeightStore> UploadWeights(
-    Device& device, std::unique_ptr<WeightStore> source, std::unique_ptr<WeightStream> stream,
-    int64_t total, std::function<void(int64_t done, int64_t total)> progress);
+    Device& device, ThreadPool& pool, std::unique_ptr<WeightStore> source,
+    std::unique_ptr<WeightStream> stream, int64_t total,
+    std::function<void(int64_t done, int64_t total)> progress);
 
 // Matrices and biases from normal(0, 0.02), norm weights 1; every tensor is a function of seed and
-// name. progress(bytes made so far) is called after every matrix, while the decoder is built.
-// passing: a device that holds one matrix at a time, valid until the next is requested; for a store
-// that copies each immediately, since allocating memory takes longer than generating its numbers.
-// Null: each matrix has its own memory on `device`.
-std::unique_ptr<WeightStore> MakeRandomWeights(Device& device, DType dtype, uint64_t seed,
+// name. Quantized matrices consist of a few thousand different blocks. progress(bytes made so far)
+// is called after every matrix, while the decoder is built. passing: a device that holds one matrix
+// at a time, valid until the next is requested; for a store that copies each immediately, since
+// allocating memory takes longer than generating its numbers. Null: each matrix has its own memory
+// on `device`.
+std::unique_ptr<WeightStore> MakeRandomWeights(Device& device, WeightTypes types, uint64_t seed,
                                                std::function<void(uint64_t done)> progress,
                                                Device* passing = nullptr);
 

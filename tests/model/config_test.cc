@@ -188,14 +188,37 @@ TEST(ConfigTest, DefaultsAndSpellings) {
   EXPECT_EQ(Parse(both).rope.theta, 123.0);
 }
 
+TEST(ConfigTest, QuantizedWeights) {
+  EXPECT_FALSE(Parse(Llama()).quantized);
+  json gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", -1}, {"desc_act", true}};
+  const ModelConfig config = Parse(With(Llama(), "quantization_config", gptq));
+  EXPECT_TRUE(config.quantized);
+  EXPECT_EQ(config.quantization->bits, 4);
+  EXPECT_EQ(config.quantization->scale_cols, 0);
+  EXPECT_TRUE(config.quantization->reordered);
+  EXPECT_TRUE(config.quantization->zeros_less_one);
+  EXPECT_FALSE(config.quantization->symmetric);
+  gptq.update({{"group_size", 128}, {"sym", true}, {"checkpoint_format", "gptq_v2"}});
+  const auto second = *Parse(With(Llama(), "quantization_config", gptq)).quantization;
+  EXPECT_EQ(second.scale_cols, 128);
+  EXPECT_TRUE(second.symmetric);
+  EXPECT_FALSE(second.zeros_less_one);
+  const auto fp8 = *Parse(With(Llama(), "quantization_config",
+                               {{"quant_method", "fp8"}, {"weight_block_size", {128, 64}}}))
+                        .quantization;
+  EXPECT_EQ(fp8.scale_name, "weight_scale_inv");
+  EXPECT_EQ(fp8.scale_rows, 128);
+  EXPECT_EQ(fp8.scale_cols, 64);
+}
+
 TEST(ConfigTest, RefusesWhatIsNotSupported) {
   EXPECT_ERROR(Parse(With(Llama(), "architectures", {"GemmaForCausalLM"})), Unsupported,
                "config.json", "'architectures'", "GemmaForCausalLM", "LlamaForCausalLM",
                "Qwen3ForCausalLM", "OPTForCausalLM");
   EXPECT_ERROR(Parse(With(Without(Llama(), "architectures"), "model_type", "phi")), Unsupported,
                "phi", "MistralForCausalLM");
-  EXPECT_ERROR(Parse(With(Llama(), "quantization_config", {{"quant_method", "gptq"}})), Unsupported,
-               "quantization_config");
+  EXPECT_ERROR(Parse(With(Llama(), "quantization_config", {{"quant_method", "hqq"}})), Unsupported,
+               "'quantization_config.quant_method' = \"hqq\"", "gptq");
   EXPECT_ERROR(Parse(With(Llama(), "torch_dtype", "float8_e4m3fn")), Unsupported, "float8_e4m3fn");
   EXPECT_ERROR(Parse(With(Llama(), "hidden_act", "gelu")), Unsupported, "'hidden_act' = \"gelu\"");
   EXPECT_ERROR(Parse(With(Llama(), "partial_rotary_factor", 0.5)), Unsupported,

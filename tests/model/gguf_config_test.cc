@@ -62,12 +62,16 @@ TEST_F(GgufConfig, ReadsTheMetadata) {
   EXPECT_THAT(config.eos_ids, ElementsAre(2));
 }
 
-TEST_F(GgufConfig, QuantizedWeightsBecomeBf16) {
+TEST_F(GgufConfig, BesideQuantizedWeightsOthersBecomeBf16) {
   const ModelConfig config =
       Read(WithEmbeddings(kQ4_0).Tensor("output.weight", {64, 40}, kF32, 1 << 14));
   EXPECT_EQ(config.weight_dtype, DType::kBF16);
-  EXPECT_TRUE(config.converts_weights);
+  EXPECT_TRUE(config.quantized);
+  EXPECT_TRUE(config.converts_weights) << "the logits' matrix is F32";
   EXPECT_FALSE(config.tie_embeddings);
+  const ModelConfig alone = Read(WithEmbeddings(kQ4_0));
+  EXPECT_TRUE(alone.quantized);
+  EXPECT_FALSE(alone.converts_weights);
   EXPECT_EQ(
       Read(WithEmbeddings(kF16).Tensor("output.weight", {64, 40}, kF32, 1 << 14)).weight_dtype,
       DType::kF32);

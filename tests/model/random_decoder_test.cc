@@ -69,6 +69,48 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RandomWeightsTest,
                            return name;
                          });
 
+class QuantizedWeightsTest : public OnDevice {};
+
+// Products of quantized blocks, of few rows and of many, against f32 products of the blocks'
+// values.
+TEST_P(QuantizedWeightsTest, GiveTheLogitsOfTheirValues) {
+  ModelConfig config = Small(name().c_str());
+  config.hidden = config.embedding_dim = 256;
+  config.head_dim = 64;
+  config.intermediate = 512;
+  CpuDevice cpu(2);
+  for (const char* types :
+       {"q8_0", "q4_k,v_proj=q6_k,down_proj=q6_k", "q4_0,k_proj=none", "q5_k"}) {
+    SCOPED_TRACE(types);
+    const auto quantization = Quantization::Parse(types);
+    const auto there =
+        RandomDecoder(cpu, config, 3, {.compute_f32 = true, .quantization = quantization});
+    const auto here = RandomDecoder(device(), config, 3, {.quantization = quantization});
+    EXPECT_EQ(here->kv_dtype(), DType::kBF16);
+    std::vector<int32_t> prompt(50);
+    for (size_t i = 0; i < prompt.size(); ++i) prompt[i] = static_cast<int32_t>(i * 7 % 499);
+    for (const int64_t chunk : {int64_t{1}, int64_t{5}, int64_t{50}}) {
+      const auto logits = [&](Device& device, Decoder& decoder) {
+        Runner runner(device, decoder);
+        return runner.Prefill(runner.Create(), prompt, chunk, std::vector<int32_t>{0, 24, 49});
+      };
+      const double error = RelativeError(logits(device(), *here), logits(cpu, *there));
+      EXPECT_LT(error, 0.03) << chunk;
+      EXPECT_GT(error, 0) << "computed in f32";
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, QuantizedWeightsTest,
+                         ::testing::Combine(::testing::Values("llama3.2-1b", "qwen2.5-0.5b",
+                                                              "qwen3-8b", "opt-125m"),
+                                            ::testing::Values("cpu", "cuda")),
+                         [](const auto& info) {
+                           std::string name = TestName(info);
+                           std::ranges::replace(name, '.', '_');
+                           return name;
+                         });
+
 TEST(RandomDecoderTest, WeightBytes) {
   CpuDevice device(2);
   const ModelConfig config = Small("llama3-8b");  // not tied

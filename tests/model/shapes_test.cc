@@ -20,7 +20,8 @@ TEST(ShapesTest, ParameterCountsArePublishedOnes) {
       {"qwen2.5-7b", 7'615'616'512},   {"qwen2.5-14b", 14'770'033'664},
       {"qwen3-8b", 8'190'735'360},     {"mistral-7b", 7'248'023'552},
       {"opt-125m", 125'239'296},       {"opt-6.7b", 6'658'473'984},
-      {"opt-13b", 12'853'473'280},     {"opt-30b", 29'974'540'288},
+      {"qwen3-32b", 32'762'123'264},   {"opt-13b", 12'853'473'280},
+      {"opt-30b", 29'974'540'288},
   };
   EXPECT_EQ(ModelConfig::ShapeNames().size(), published.size());
   for (const std::string& name : ModelConfig::ShapeNames()) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "expect_error.h"
+#include "ops/linear/packed_blocks.h"
 
 namespace litecache::model {
 namespace {
@@ -57,21 +58,47 @@ TEST(WeightPlacementTest, ProjectionsHavePlacesForTheLayersAhead) {
                "16 of 32", "prefetch = 7", "weights_on_device");
 }
 
+// Bytes by which norms and biases, which are f32, exceed two bytes a number.
+uint64_t Widened(const ModelConfig& config) {
+  // A layer of OPT has two norms with biases, and biases of six matrices, one of them of the
+  // feed-forward block's width.
+  const auto layer = static_cast<uint64_t>(9 * config.hidden + config.intermediate);
+  return 2 *
+         (static_cast<uint64_t>(config.layers) * layer + 2 * static_cast<uint64_t>(config.hidden));
+}
+
 TEST(WeightPlacementTest, EstimatesWhatEachMemoryHolds) {
   const ModelConfig config = ModelConfig::FromShapeName("opt-6.7b");
-  const auto all = static_cast<uint64_t>(config.parameters()) * 2;
-  const WeightBytes resident = EstimateWeights(config, DType::kBF16, 1);
+  const WeightTypes bf16(DType::kBF16);
+  const auto all = static_cast<uint64_t>(config.parameters()) * 2 + Widened(config);
+  const WeightBytes resident = EstimateWeights(config, bf16, 1, /*gpu=*/true);
   EXPECT_EQ(resident.device, all);
   EXPECT_EQ(resident.host, 0u);
-  // A layer has 4 h x h and 2 h x 4h; there are places for three layers' projections (3 h x h) and
+  // A layer has 4 h x h and 2 h x 4h; there are places for four layers' projections (3 h x h) and
   // two layers' rest (9 h x h).
   const uint64_t square = uint64_t{4096} * 4096 * 2;
-  const WeightBytes half = EstimateWeights(config, DType::kBF16, 0.5);
+  const WeightBytes half = EstimateWeights(config, bf16, 0.5, true);
   EXPECT_EQ(half.host, 16 * 12 * square);
   EXPECT_EQ(half.device, all - half.host + (4 * 3 + 2 * 9) * square);
-  const WeightBytes none = EstimateWeights(config, DType::kF32, 0);
+  const WeightBytes none = EstimateWeights(config, WeightTypes(DType::kF32), 0, true);
   EXPECT_EQ(none.host, 2 * 32 * 12 * square);
-  EXPECT_EQ(EstimateWeights(config, DType::kBF16, 31.0 / 32).device, all) << "a place of its own";
+  EXPECT_EQ(EstimateWeights(config, bf16, 31.0 / 32, true).device, all) << "a place of its own";
+}
+
+TEST(WeightPlacementTest, PlacesHoldTheLargestOfTheLayers) {
+  const ModelConfig config = ModelConfig::FromShapeName("llama3-8b");
+  const WeightTypes q4(DType::kBF16, Quantization::Parse("q4_k,down_proj=q6_k"));
+  const auto blocks = [](const char* format, int64_t rows, int64_t cols) {
+    return ops::PackedBytes(*FindBlockFormat(format), rows, cols);
+  };
+  const uint64_t projections = blocks("Q4_K", 4096, 4096) + 2 * blocks("Q4_K", 1024, 4096);
+  const uint64_t rest =
+      blocks("Q4_K", 4096, 4096) + 2 * blocks("Q4_K", 14336, 4096) + blocks("Q6_K", 4096, 14336);
+  const WeightBytes half = EstimateWeights(config, q4, 0.5, true);
+  EXPECT_EQ(half.host, 16 * (projections + rest));
+  const uint64_t tables = 2 * blocks("Q6_K", 128256, 4096);
+  const uint64_t norms = 65 * 4096 * sizeof(float);
+  EXPECT_EQ(half.device, 16 * (projections + rest) + 4 * projections + 2 * rest + tables + norms);
 }
 
 }  // namespace

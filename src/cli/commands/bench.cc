@@ -14,6 +14,7 @@
 #include "device/keep_pinned.h"
 #include "device/machine.h"
 #include "engine/deterministic.h"
+#include "engine/engine_plan.h"
 #include "engine/kv_profile.h"
 #include "eval/run/configuration.h"
 #include "kv/api/policy_registry.h"
@@ -160,8 +161,7 @@ bench::SubjectOptions BenchCommand::Wanted() const {
   return {.shape = shape_,
           .layers = layers_,
           .model = flags_.model,
-          .compute_f32 = flags_.options.dtype == "f32",
-          .weights_on_device = flags_.options.weights_on_device,
+          .weights = engine::WeightOptions(flags_.options),
           .seed = options_.seed,
           .longest = *std::max_element(contexts_.begin(), contexts_.end()) + MoreTokens(),
           .memory = flags_.options.memory,

@@ -156,7 +156,7 @@ class InspectCommand final : public Command {
     report.text = engine->directory().string() + "\n" + ConfigText(engine->config());
     report.json = ConfigJson(engine->config());
     report.json["directory"] = engine->directory().string();
-    AddWeights(engine->directory(), &report);
+    AddWeights(engine->directory(), engine->config(), &report);
     AddTokenizer(*engine, &report);
     report.text += plan.ToString();
     report.json["memory"] = {
@@ -175,7 +175,8 @@ class InspectCommand final : public Command {
   }
 
   // The tensors of the model's files by type, and in the JSON one by one.
-  static void AddWeights(const std::filesystem::path& model, Report* report) {
+  static void AddWeights(const std::filesystem::path& model, const ModelConfig& config,
+                         Report* report) {
     struct Sum {
       int64_t tensors = 0;
       uint64_t bytes = 0;
@@ -197,6 +198,8 @@ class InspectCommand final : public Command {
       tensors.push_back(
           {{"name", name}, {"type", info.dtype}, {"shape", info.shape}, {"bytes", info.bytes()}});
     }
+    // A value of a packed tensor is several weights.
+    if (config.quantization) values = static_cast<double>(config.parameters());
     const double bits = values > 0 ? 8 * static_cast<double>(all.bytes) / values : 0;
     std::vector<std::string> parts;
     parts.reserve(types.size());
@@ -288,9 +291,8 @@ class InspectCommand final : public Command {
     parts.machine = OpenMachine("cpu", options.threads);
     parts.stream = parts.machine.compute().CreateStream();
     SetBudgets(&parts, options);
-    parts.decoder = model::MakeShapeDecoder(
-        parts.machine.compute(), config,
-        {.compute_f32 = options.dtype == "f32", .weights_on_device = options.weights_on_device});
+    parts.decoder = model::MakeShapeDecoder(parts.machine.compute(), config,
+                                            engine::WeightOptions(options), parts.gpu_budget > 0);
     Report report;
     report.text = shape_ + "\n" + ConfigText(config);
     report.json = ConfigJson(config);

@@ -1,0 +1,158 @@
+#include "model/weight_types.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/error.h"
+#include "base/join.h"
+#include "ops/linear/packed_blocks.h"
+
+namespace litecache::model {
+namespace {
+
+std::string Upper(std::string_view text) {
+  std::string upper(text);
+  std::ranges::transform(upper, upper.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+  return upper;
+}
+
+bool CanBeWritten(const BlockFormat& format) {
+  return format.quantized() && format.from_float != nullptr;
+}
+
+const BlockFormat* ParseFormat(std::string_view text) {
+  const BlockFormat* format = FindBlockFormat(Upper(text));
+  if (format != nullptr && CanBeWritten(*format)) return format;
+  std::vector<std::string> known;
+  for (const BlockFormat& other : BlockFormats()) {
+    if (!CanBeWritten(other)) continue;
+    std::string name(other.name);
+    std::ranges::transform(name, name.begin(),
+                           [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    known.push_back(std::move(name));
+  }
+  throw InvalidArgument("'{}' is not one of {}", text, Join(known));
+}
+
+double BitsOf(const BlockFormat& format) {
+  return 8 * static_cast<double>(format.bytes) / static_cast<double>(format.values);
+}
+
+// "v_proj" of "model.layers.3.self_attn.v_proj.weight".
+std::string_view ModuleOf(std::string_view name) {
+  if (const size_t end = name.rfind('.'); end != name.npos) name = name.substr(0, end);
+  const size_t begin = name.rfind('.');
+  return begin == name.npos ? name : name.substr(begin + 1);
+}
+
+// The format with the fewest bits, of those that are not fewer than `format`'s, whose blocks
+// divide `cols`.
+const BlockFormat* Fitting(const BlockFormat& format, int64_t cols) {
+  if (cols % format.values == 0) return &format;
+  const BlockFormat* best = nullptr;
+  for (const BlockFormat& other : BlockFormats()) {
+    if (!CanBeWritten(other) || cols % other.values != 0 || BitsOf(other) < BitsOf(format))
+      continue;
+    if (best == nullptr || BitsOf(other) < BitsOf(*best)) best = &other;
+  }
+  return best;
+}
+
+std::optional<DType> PlainType(const io::TensorInfo& info) {
+  if (info.dtype == "BF16") return DType::kBF16;
+  if (info.dtype == "F16") return DType::kF16;
+  if (info.dtype == "F32") return DType::kF32;
+  return std::nullopt;
+}
+
+}  // namespace
+
+Quantization Quantization::Parse(std::string_view text) {
+  Quantization quantization;
+  if (text.empty()) return quantization;
+  for (bool first = true; !text.empty() || first; first = false) {
+    const size_t comma = text.find(',');
+    const std::string_view item = text.substr(0, comma);
+    text = comma == text.npos ? std::string_view() : text.substr(comma + 1);
+    if (first) {
+      quantization.format = ParseFormat(item);
+      continue;
+    }
+    const size_t equals = item.find('=');
+    if (equals == item.npos || equals == 0) {
+      throw InvalidArgument("'{}' is not MODULE=TYPE, such as lm_head=q8_0", item);
+    }
+    const std::string_view type = item.substr(equals + 1);
+    quantization.modules.emplace_back(item.substr(0, equals),
+                                      type == "none" ? nullptr : ParseFormat(type));
+  }
+  return quantization;
+}
+
+const BlockFormat* Quantization::Of(std::string_view name, int64_t cols) const {
+  const std::string_view module = ModuleOf(name);
+  // Learned positions are added, not multiplied: they stay.
+  if (format == nullptr || module == "embed_positions") return nullptr;
+  for (const auto& [of, other] : modules) {
+    if (of == module) return other == nullptr ? nullptr : Fitting(*other, cols);
+  }
+  const BlockFormat* wanted = format;
+  if (module == "lm_head" || module == "embed_tokens") {
+    const BlockFormat* at_least = FindBlockFormat("Q6_K");
+    if (BitsOf(*wanted) < BitsOf(*at_least)) wanted = at_least;
+  }
+  return Fitting(*wanted, cols);
+}
+
+WeightTypes::WeightTypes(const ModelConfig& config, bool compute_f32, Quantization quantization,
+                         std::shared_ptr<const io::Checkpoint> checkpoint)
+    : WeightTypes(std::optional<DType>(), std::move(quantization), std::move(checkpoint)) {
+  stored_ = config.quantization;
+  if (compute_f32) {
+    dtype_ = DType::kF32;
+  } else if (quantization_.format != nullptr || config.quantized) {
+    dtype_ = DType::kBF16;
+    quantizes_ = true;
+  } else if (config.converts_weights || checkpoint_ == nullptr) {
+    dtype_ = config.weight_dtype;
+  }
+}
+
+MatrixView WeightTypes::Of(const std::string& name, int64_t rows, int64_t cols) const {
+  const io::TensorInfo* info = checkpoint_ == nullptr ? nullptr : checkpoint_->Find(name).info;
+  if (dtype_ != DType::kF32) {
+    const BlockFormat* format = quantization_.Of(name, cols);
+    if (format == nullptr) {
+      if (const auto stored = Stored(name, rows, cols)) {
+        format = stored->format();
+      } else if (info != nullptr) {
+        format = FindBlockFormat(info->dtype);
+      }
+    }
+    if (format != nullptr && format->quantized() && cols % format->values == 0) {
+      return MatrixView::OfBlocks(nullptr, *format, rows, cols);
+    }
+  }
+  std::optional<DType> dtype = dtype_;
+  if (!dtype && info != nullptr) dtype = PlainType(*info);
+  // A tensor that is missing, or of a type that is not read, is reported where it is taken.
+  return MatrixView::Of(static_cast<void*>(nullptr), dtype.value_or(DType::kF32), rows, cols);
+}
+
+std::optional<QuantizedMatrix> WeightTypes::Stored(const std::string& name, int64_t rows,
+                                                   int64_t cols) const {
+  if (!stored_ || checkpoint_ == nullptr) return std::nullopt;
+  return QuantizedMatrix::Find(*checkpoint_, *stored_, name, rows, cols);
+}
+
+uint64_t WeightBytesOf(const MatrixView& type, bool gpu) {
+  if (type.dtype == DType::kBlocks && gpu) {
+    return ops::PackedBytes(*type.format, type.rows, type.cols);
+  }
+  return static_cast<uint64_t>(type.rows * type.RowBytes());
+}
+
+}  // namespace litecache::model

@@ -1,0 +1,76 @@
+// What a model's matrices are in memory: numbers of one type, or quantized blocks.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/block_format.h"
+#include "base/matrix_view.h"
+#include "io/checkpoint.h"
+#include "model/config.h"
+#include "model/quantized_matrix.h"
+
+namespace litecache::model {
+
+// Which matrices are quantized when a model is loaded.
+struct Quantization {
+  const BlockFormat* format = nullptr;  // null: none
+  // Exceptions by module, the last part of a matrix's name before ".weight": "lm_head", "v_proj".
+  // A null format: it stays as it is.
+  std::vector<std::pair<std::string, const BlockFormat*>> modules;
+
+  // "q4_k" or "q4_k,lm_head=q8_0,v_proj=none"; an empty text quantizes nothing. Without exceptions
+  // of their own, lm_head and embed_tokens get at least 6 bits: errors there reach the logits
+  // unattenuated, and they are a small part of a large model. Throws InvalidArgument that lists the
+  // types.
+  static Quantization Parse(std::string_view text);
+
+  // The format of a matrix, or null: the module's, else the general one. Where the columns are no
+  // multiple of a block of 256, the format of 32 with at least as many bits; where they are not
+  // even one of 32, none.
+  const BlockFormat* Of(std::string_view name, int64_t cols) const;
+};
+
+// The type of each matrix of a model.
+class WeightTypes {
+ public:
+  // Every matrix is of `dtype`, or quantized.
+  explicit WeightTypes(DType dtype, Quantization quantization = {})
+      : WeightTypes(dtype, std::move(quantization), nullptr) {}
+  // As in the checkpoint, or quantized. compute_f32: everything is f32. Plain matrices beside
+  // quantized ones are bf16, as are all activations then.
+  WeightTypes(const ModelConfig& config, bool compute_f32, Quantization quantization,
+              std::shared_ptr<const io::Checkpoint> checkpoint);
+
+  // A view without data. name: Hugging Face's.
+  MatrixView Of(const std::string& name, int64_t rows, int64_t cols) const;
+  // The matrix as a directory with quantized weights has it; none: it is plain, or missing.
+  std::optional<QuantizedMatrix> Stored(const std::string& name, int64_t rows, int64_t cols) const;
+  bool quantized_files() const { return stored_.has_value(); }  // of such a directory
+  // Whether matrices are blocks in memory.
+  bool quantizes() const { return quantizes_; }
+  // The format whose values a matrix is rounded to when it is loaded; null: none.
+  const BlockFormat* Rounding(const std::string& name, int64_t cols) const {
+    return quantization_.Of(name, cols);
+  }
+
+ private:
+  WeightTypes(std::optional<DType> dtype, Quantization quantization,
+              std::shared_ptr<const io::Checkpoint> checkpoint)
+      : dtype_(dtype), quantization_(std::move(quantization)), checkpoint_(std::move(checkpoint)) {}
+
+  bool quantizes_ = false;
+  std::optional<DType> dtype_;  // of plain matrices; none: each has its own
+  Quantization quantization_;
+  std::shared_ptr<const io::Checkpoint> checkpoint_;  // null: no matrix has a type of its own
+  std::optional<QuantizationConfig> stored_;          // of the checkpoint
+};
+
+// The bytes of a matrix in memory; gpu: in a GPU's memory, where blocks are packed.
+uint64_t WeightBytesOf(const MatrixView& type, bool gpu);
+
+}  // namespace litecache::model

@@ -1,0 +1,222 @@
+"""Hugging Face directories with quantized weights give the results of plain ones that have the same values.
+
+    quantized_checkpoint_test.py LITECACHE
+
+The models are small random ones (quantized_models.py). LC_TEST_SEED repeats a run.
+"""
+import itertools
+import json
+import os
+import pathlib
+import random
+import subprocess
+import sys
+import tempfile
+import unittest
+
+try:
+    import numpy as np
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+from quantized_models import (DTYPES, MODELS, Model, awq, compressed, fp8, gptq, write_gptq, write_packed,
+                              write_safetensors)
+
+SEED = int(os.environ.get("LC_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
+
+
+def distance(got, expected):
+    return np.linalg.norm(got - expected) / np.linalg.norm(expected)
+
+
+class QuantizedCheckpointTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.chance = np.random.default_rng(SEED)
+
+    def make(self, name):
+        return Model(self.chance, *MODELS[name])
+
+    def run_program(self, *arguments):
+        return subprocess.run([LITECACHE, *arguments], text=True, capture_output=True, check=False)
+
+    def logits(self, model, *options):
+        ids = self.directory / "ids"
+        ids.write_text(" ".join(str(i * 7 % 39) for i in range(60)))
+        result = self.run_program("logits", "--model", model, "--tokens-file", ids, "--positions", "all", "--json",
+                                  "--threads", "2", "--device", "cpu", *options)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return np.array(json.loads(result.stdout)["logits"])
+
+    def test_formats(self):
+        for name in MODELS:
+            with self.subTest(format=name):
+                model = self.make(name)
+                quantized, plain = model.write(self.directory / "model"), model.write_plain(self.directory / "plain")
+                expected = self.logits(plain, "--dtype", "f32")
+                np.testing.assert_array_equal(self.logits(quantized, "--dtype", "f32"), expected)
+                # Inputs of products are rounded to 8 bits, as some weights are, and the KV cache to bf16.
+                error = distance(self.logits(quantized), expected)
+                self.assertLess(error, 0.03)
+                # From the same values, the same blocks: Q5_1 is no format's own.
+                np.testing.assert_array_equal(self.logits(quantized, "--quantize", "q5_1"),
+                                              self.logits(plain, "--quantize", "q5_1"))
+                shown = self.run_program("inspect", "--model", quantized, "--json", "--device", "cpu")
+                self.assertEqual(shown.returncode, 0, shown.stderr)
+                shown = json.loads(shown.stdout)
+                self.assertEqual({tensor["name"] for tensor in shown["tensors"]}, set(model.tensors))
+                self.assertEqual(shown["memory"]["weights"], model.bytes_in_memory(MODELS[name][-1]))
+                self.assertFalse(shown["memory"]["weights_mapped"])
+                print(f"{name}: {100 * error:.2f}%, {shown['bits_per_weight']:.2f} bits")
+
+    def test_all_zeros_are_read(self):
+        """Zero is any code, and its code minus one wraps around."""
+        for bits, v2 in itertools.product((4, 8), (False, True)):
+            with self.subTest(bits=bits, v2=v2):
+                config = gptq(bits=bits, checkpoint_format="gptq_v2" if v2 else "gptq", group_size=32)
+                model = Model(self.chance, config, write_gptq, {"bits": bits, "size": 32, "v2": v2}, 128, 160)
+                expected = self.logits(model.write_plain(self.directory / "plain"), "--dtype", "f32")
+                got = self.logits(model.write(self.directory / "model"), "--dtype", "f32")
+                np.testing.assert_array_equal(got, expected)
+
+    def test_quantized_output_matrix_and_shards(self):
+        model = self.make("pack-quantized per channel")
+        model.tensors.pop("lm_head.weight")
+        tensors, model.values["lm_head.weight"] = write_packed(self.chance, Model.vocab, 136, size=-1, symmetric=False)
+        model.tensors |= {f"lm_head.{name}": tensor for name, tensor in tensors.items()}
+        expected = self.logits(model.write_plain(self.directory / "plain"), "--dtype", "f32")
+        path = model.write(self.directory / "model")
+        (path / "model.safetensors").unlink()
+        names = list(model.tensors)
+        self.chance.shuffle(names)
+        weight_map = {}
+        for shard in range(3):
+            part = {name: model.tensors[name] for name in names[shard::3]}
+            write_safetensors(path / f"{shard}.safetensors", part)
+            weight_map |= {name: f"{shard}.safetensors" for name in part}
+        (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+        np.testing.assert_array_equal(self.logits(path, "--dtype", "f32"), expected)
+
+    def error_of(self, model):
+        model.write(self.directory / "model")
+        result = self.run_program("inspect", "--model", self.directory / "model", "--device", "cpu")
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        return result.stderr
+
+    def test_other_formats_are_refused(self):
+        group = {"group_0": {"targets": ["Linear"], "weights": None}}
+        mixed = compressed("pack-quantized", "channel")["config_groups"]
+        mixed |= {"group_1": compressed("pack-quantized", "group", group_size=32)["config_groups"]["group_0"]}
+        cases = (
+            ({"quant_method": "hqq", "bits": 4}, "quant_method' = \"hqq\""),
+            ({"load_in_4bit": True}, "quant_method' = null"),
+            (fp8(fmt="e5m2"), "fmt' = \"e5m2\""), (fp8(weight_block_size=[128]), "weight_block_size' = [128]"),
+            (fp8(weight_block_size=[0, 128]), "weight_block_size' = [0, 128]"),
+            (fp8(weight_block_size=[]), "weight_block_size' = []"),
+            (awq(version="gemv"), "version' = \"gemv\""), (awq(bits=8), "bits' = 8"),
+            (awq(zero_point=False), "zero_point' = false"), (awq(group_size=0), "group_size' = 0"),
+            (awq(group_size="128"), "group_size' = \"128\""), (awq(group_size=None), "group_size' is missing"),
+            (gptq(bits=3), "bits' = 3"), (gptq(bits=2), "bits' = 2"), (gptq(group_size=0), "group_size' = 0"),
+            (gptq(group_size=-2), "group_size' = -2"), (gptq(checkpoint_format="marlin"), "checkpoint_format' = \"marlin\""),
+            (gptq(is_marlin_format=True), "is_marlin_format' = true"), (gptq(sym="yes"), "sym' = \"yes\""),
+            (gptq(dynamic={"+:.*down_proj": {"bits": 8}}), "dynamic.+:.*down_proj'"),
+            (compressed("nvfp4-pack-quantized", "group"), "format' = \"nvfp4-pack-quantized\""),
+            (compressed("pack-quantized", "channel", 3), "config_groups.group_0.weights.num_bits' = 3"),
+            (compressed("pack-quantized", "group", group_size=0), "weights.group_size' = 0"),
+            (compressed("pack-quantized", "tensor_group"), "weights.strategy' = \"tensor_group\""),
+            (compressed("pack-quantized", "channel", actorder="new"), "weights.actorder' = \"new\""),
+            (compressed("int-quantized", "channel", 8, symmetric=False), "weights.symmetric' = false"),
+            (compressed("int-quantized", "channel", 8, type="float"), "weights.type' = \"float\""),
+            (compressed("float-quantized", "block", 8), "weights.block_structure' = null"),
+            (compressed("pack-quantized", "channel", top={"kv_cache_scheme": {"num_bits": 8}}), "kv_cache_scheme'"),
+            (compressed("pack-quantized", "channel", top={"transform_config": {"config_groups": {}}}), "transform_config'"),
+            (compressed("pack-quantized", "channel", top={"sparsity_config": {"format": "sparse-24-bitmask"}}),
+             "sparsity_config.format' = \"sparse-24-bitmask\""),
+            (compressed("pack-quantized", "channel", top={"config_groups": {}}), "config_groups'"),
+            (compressed("pack-quantized", "channel", top={"config_groups": group}), "config_groups.group_0.weights' = null"),
+            (compressed("pack-quantized", "channel", top={"config_groups": mixed}), "config_groups'"),
+        )
+        model = self.make("gptq")
+        for quantization, named in cases:
+            with self.subTest(named=named):
+                model.config["quantization_config"] = quantization
+                error = self.error_of(model)
+                self.assertIn("config.json: field 'quantization_config.", error)
+                self.assertIn(named, error)
+
+    def test_tensors_that_do_not_fit_are_refused(self):
+        def shape(value):
+            return "I64", np.array(value)
+
+        def changed(tensor, index, value):
+            values = tensor[1].copy()
+            values.flat[index] = value
+            return tensor[0], values
+
+        cases = (  # the model, the tensor's name after its module's, the tensor instead of it, parts of the message
+            ("gptq act-order", "g_idx", lambda t: changed(t, 5, 2), ("holds 2 at 5", "2 groups")),
+            ("gptq act-order", "g_idx", lambda t: changed(t, 127, -1), ("holds -1 at 127",)),
+            ("gptq act-order", "g_idx", lambda t: (t[0], t[1][1:]), ("I32 [127]", "I32 [128]")),
+            ("gptq act-order", "g_idx", lambda t: ("I64", t[1]), ("I64 [128]", "I32 [128]")),
+            ("gptq act-order", "g_idx", None, ("I32 [128], is missing",)),
+            ("gptq", "qweight", lambda t: (t[0], t[1][:-1]), ("I32 [15, 128]", "I32 [16, 128]")),
+            ("gptq", "qweight", lambda t: ("F32", t[1]), ("F32 [16, 128]",)),
+            ("gptq", "qzeros", None, ("I32 [1, 16], is missing",)),
+            ("gptq", "scales", lambda t: (t[0], t[1].T), ("F16 [128, 1]", "F16 or BF16 or F32 [1, 128]")),
+            ("gptq", "scales", lambda t: ("I32", t[1]), ("I32 [1, 128]",)),
+            ("awq 32", "qweight", lambda t: (t[0], t[1].T), ("I32 [20, 160]", "I32 [160, 20]")),
+            ("awq 32", "qzeros", lambda t: (t[0], t[1][:1]), ("I32 [1, 20]", "I32 [5, 20]")),
+            ("fp8 blocks", "weight", lambda t: ("F8_E5M2", t[1]), ("F8_E5M2 [136, 136]", "F8_E4M3 [136, 136]")),
+            ("fp8 blocks", "weight_scale_inv", lambda t: (t[0], t[1][:1]), ("F32 [1, 2]", "[2, 2]")),
+            ("fp8 per tensor", "weight_scale", lambda t: (t[0], np.ones(2)), ("F32 [2]", "[1]")),
+            ("int-quantized", "weight", lambda t: (t[0], t[1][1:]), ("I8 [127, 128]", "I8 [128, 128]")),
+            ("int-quantized", "weight_scale", None, ("[128, 1], is missing",)),
+            ("pack-quantized", "weight_shape", lambda t: shape([128, 120]), ("holds [128, 120]", "[128, 128]")),
+            ("pack-quantized", "weight_shape", lambda t: shape([1 << 62, 1 << 62]), ("[128, 128]",)),
+            ("pack-quantized", "weight_shape", lambda t: shape([128]), ("I64 [1]", "I64 [2]")),
+            ("pack-quantized", "weight_packed", lambda t: (t[0], t[1][:, :8]), ("I32 [128, 8]", "I32 [128, 16]")),
+            ("pack-quantized, zero points", "weight_zero_point", None, ("I32 [16, 4], is missing",)),
+            ("pack-quantized act-order", "weight_g_idx", lambda t: changed(t, 0, 1 << 30), ("holds 1073741824 at 0",)),
+            ("gptq v2, symmetric", "qzeros", lambda t: changed(t, 0, 0x11111111), ("puts zero at 1 in row 0, group 0",)),
+            ("gptq", "qweight", None, ("self_attn.q_proj.weight", "is missing")),
+        )
+        for name, suffix, change, parts in cases:
+            with self.subTest(model=name, tensor=suffix, parts=parts):
+                model = self.make(name)
+                tensor = "model.layers.0.self_attn.q_proj." + suffix
+                old = model.tensors.pop(tensor)
+                if change:
+                    model.tensors[tensor] = change(old)
+                error = self.error_of(model)
+                self.assertIn(str(self.directory / "model"), error)
+                if suffix != "qweight" or change:
+                    self.assertIn(f"'{tensor}'", error)
+                for part in parts:
+                    self.assertIn(part, error)
+
+    def test_damaged_models_never_crash(self):
+        for _ in range(60):
+            model = self.make(self.chance.choice(list(MODELS)))
+            name = str(self.chance.choice([name for name in model.tensors if not name.endswith(".weight")] or
+                                          list(model.tensors)))
+            dtype, values = model.tensors[name]
+            values = np.ascontiguousarray(values).astype(DTYPES[dtype])
+            match self.chance.integers(4):
+                case 0:  # any bytes
+                    values = np.frombuffer(self.chance.bytes(values.nbytes), values.dtype).reshape(values.shape)
+                case 1:
+                    values = values.reshape(-1)[:self.chance.integers(values.size + 1)]
+                case 2:
+                    values = np.resize(values, self.chance.integers(0, 300, values.ndim))
+                case 3:
+                    dtype = str(self.chance.choice(list(DTYPES)))
+            model.tensors[name] = dtype, values
+            path = model.write(self.directory / "model")
+            result = self.run_program("inspect", "--model", path, "--device", "cpu")
+            self.assertIn(result.returncode, (0, 1), (name, dtype, values.shape, result.stderr))
+
+
+if __name__ == "__main__":
+    LITECACHE = sys.argv.pop(1)
+    print(f"LC_TEST_SEED={SEED}")
+    unittest.main()
