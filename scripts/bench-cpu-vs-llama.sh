@@ -3,21 +3,22 @@
 # tokens, decode at 512 tokens of context. The two programs alternate, so that both see the same state of the machine;
 # medians and their ratio are printed.
 #
-#   scripts/bench-cpu-vs-llama.sh LLAMA_BENCH GGUF [--litecache BIN] [--threads N] [--rounds N]
+#   scripts/bench-cpu-vs-llama.sh LLAMA_BENCH GGUF [--quantize TYPE] [--litecache BIN] [--threads N] [--rounds N]
 #
-# LLAMA_BENCH is an existing llama-bench (native release build), GGUF a bf16 model of that shape; lab/notes/cpu.md
-# describes how to make both. This script downloads and builds nothing.
+# LLAMA_BENCH is an existing llama-bench (native release build), GGUF a bf16 model of that shape, or one quantized to
+# TYPE; lab/notes/cpu.md describes how to make both. This script downloads and builds nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 usage() { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }
 [[ $# -ge 2 ]] || usage
 llama=$1 gguf=$2
 shift 2
-litecache=build/release/litecache threads=$(nproc) rounds=3
+litecache=build/release/litecache threads=$(nproc) rounds=3 quantize=()
 while [[ $# -gt 0 ]]; do
   [[ $# -ge 2 ]] || usage
   case $1 in
     --litecache) litecache=$2 ;;
+    --quantize) quantize=(--quantize "$2") ;;
     --threads) threads=$2 ;;
     --rounds) rounds=$2 ;;
     *) usage ;;
@@ -33,10 +34,10 @@ results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
 for ((round = 1; round <= rounds; ++round)); do
   echo "round $round of $rounds, load $(cut -d' ' -f1-3 /proc/loadavg)" >&2
-  "$litecache" bench --shape llama3.2-1b --weights random --threads "$threads" --context 512,4096 \
+  "$litecache" bench --shape llama3.2-1b "${quantize[@]}" --threads "$threads" --context 512,4096 \
     --only prefill --repeats 1 --json >"$results/litecache-prefill-$round"
   "$llama" -m "$gguf" -t "$threads" -p 512,4096 -n 0 -r 1 -o json >"$results/llama-prefill-$round" 2>/dev/null
-  "$litecache" bench --shape llama3.2-1b --weights random --threads "$threads" --context 512 \
+  "$litecache" bench --shape llama3.2-1b "${quantize[@]}" --threads "$threads" --context 512 \
     --batch 1 --only decode --steps 32 --json >"$results/litecache-decode-$round"
   "$llama" -m "$gguf" -t "$threads" -p 0 -n 32 -d 512 -r 1 -o json >"$results/llama-decode-$round" 2>/dev/null
 done

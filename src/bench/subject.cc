@@ -77,7 +77,7 @@ void Subject::Load(const SubjectOptions& options) {
   caps_.host -= std::min(caps_.host, decoder_->host_weight_bytes());
 }
 
-void Subject::CheckFits(const std::string& policy, const kv::CachePlan& plan, int64_t batch,
+void Subject::CheckFits(const std::string& policy, kv::CachePlan& plan, int64_t batch,
                         int64_t context, int64_t more) const {
   if (context + more > max_context_) {
     throw InvalidArgument("--context {}: {} tokens are needed, but the model has a context of {}",
@@ -96,6 +96,8 @@ void Subject::CheckFits(const std::string& policy, const kv::CachePlan& plan, in
     return fixed + kv.total() <= budget_ && fixed + kv.device <= caps_.device &&
            kv.host <= caps_.host;
   };
+  while (!fits(context) && plan.DropResidentHead()) {
+  }
   if (fits(context)) return;
   int64_t low = 0, high = context;
   while (high - low > 1) {

@@ -47,11 +47,11 @@ class Subject {
   int64_t prefill_chunk() const { return prefill_chunk_; }
   const kv::Layout& layout() const { return layout_; }
 
-  // Throws a CapacityError that gives the largest context that fits, if `batch` sequences of
-  // `context` tokens and `more` generated ones do not fit; InvalidArgument if the model's context
-  // is shorter.
-  void CheckFits(const std::string& policy, const kv::CachePlan& plan, int64_t batch,
-                 int64_t context, int64_t more) const;
+  // As the engine does, gives up resident heads of the plan until the sequences fit. Throws a
+  // CapacityError that gives the largest context that fits, if `batch` sequences of `context`
+  // tokens and `more` generated ones do not fit; InvalidArgument if the model's context is shorter.
+  void CheckFits(const std::string& policy, kv::CachePlan& plan, int64_t batch, int64_t context,
+                 int64_t more) const;
 
  private:
   void Load(const SubjectOptions& options);
