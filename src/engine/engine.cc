@@ -253,13 +253,13 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
     return model::Fingerprint(directory) + " " + io::Checkpoint(directory).FileVersions();
   };
   const auto config = model::ModelConfig::FromModel(parts.directory);
-  CheckWeights(parts, config, options);
   // Small files come first: their errors appear at once, not after gigabytes have been read.
   parts.tokenizer = tokenizer::Tokenizer::FindIn(parts.directory);
   const auto generation = io::GenerationConfig::FromModel(parts.directory);
   parts.sampling = DefaultSampling(generation);
   parts.sampling.Validate();
   parts.eos_ids = MergeEosIds(generation, config, parts.tokenizer.get());
+  CheckWeights(parts, config, options);
 
   model::LoadOptions load = engine::WeightOptions(options);
   std::unique_ptr<ProgressBar> bar;

@@ -296,6 +296,16 @@ class InspectCommand final : public Command {
     Report report;
     report.text = shape_ + "\n" + ConfigText(config);
     report.json = ConfigJson(config);
+    if (!options.quantize.empty()) {
+      const double bits =
+          8 *
+          static_cast<double>(parts.decoder->weight_bytes() + parts.decoder->host_weight_bytes()) /
+          static_cast<double>(config.parameters());
+      report.text +=
+          fmt::format("  {:<14}{}: {:.2f} bits per weight\n", "quantized", options.quantize, bits);
+      report.json["quantize"] = options.quantize;
+      report.json["bits_per_weight"] = bits;
+    }
     report.json["shape"] = shape_;
     Json& memory = report.json["memory"];
     memory = {{"budget", parts.budget + parts.gpu_budget},

@@ -70,7 +70,7 @@ int64_t LinearBatchInvariantRows(DeviceType device, DType weight) {
   if (device == DeviceType::kCpu) return cpu::BatchInvariantRows(weight);
   if constexpr (cuda::kAvailable) {
     if (weight == DType::kBF16) return cuda::kMaxGemvRows;
-    if (weight == DType::kBlocks && cuda::QuantizedGemvServes()) return cuda::kMaxGemvRows;
+    if (weight == DType::kBlocks && cuda::QuantizedGemvServes()) return cuda::kMaxQuantizedGemvRows;
   }
   return 0;
 }

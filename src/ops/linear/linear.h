@@ -47,8 +47,9 @@ int64_t LinearBatchInvariantRows(DeviceType device, DType weight);
 // such products are recorded; on the CPU it does nothing.
 void PrepareQuantizedLinear(Stream& stream);
 
-// Several products of the same x, with the same bits as separate calls. For a few rows all threads
-// share one pass: products of a few hundred outputs are too short to distribute separately.
+// Several products of the same x, with the same bits as separate calls (with weights in blocks on a
+// GPU, as ops/linear/linear_cuda.h tells). For a few rows all threads share one pass: products of a
+// few hundred outputs are too short to distribute separately.
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue = Epilogue::kStore);
 

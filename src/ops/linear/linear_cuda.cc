@@ -92,7 +92,7 @@ bool SameKind(const MatrixView& a, const MatrixView& b) {
 // Parts whose weights are packed blocks of one layout.
 void BlocksLinear(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
                   Epilogue epilogue) {
-  if (PiecewiseServes(x)) return PiecewiseLinear(stream, x, parts, epilogue);
+  if (PiecewiseServes(stream, x)) return PiecewiseLinear(stream, x, parts, epilogue);
   for (const LinearPart& part : parts) {
     UnpackedLinear(stream, GemmOf(stream), ProductsOf(stream).slice, x, part, nullptr, epilogue);
   }
@@ -163,6 +163,10 @@ void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedP
   for (const auto& [part, rounded] : parts) {
     if (part.y.cols == 0) continue;
     if (part.weight.dtype == DType::kBlocks) {
+      if (PiecewiseServes(cuda, x)) {
+        PiecewiseLinear(cuda, x, {&part, 1}, Epilogue::kStore);
+        continue;
+      }
       UnpackedLinear(cuda, GemmOf(cuda), ProductsOf(cuda).slice, x, part, rounded,
                      Epilogue::kStore);
       continue;
@@ -180,7 +184,7 @@ void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
   if (x.rows == 0) return;
   CudaStream& cuda = AsCuda(stream);
   const bool blocks = gate.weight.dtype == DType::kBlocks || up.weight.dtype == DType::kBlocks;
-  if (blocks && SameKind(gate.weight, up.weight) && PiecewiseServes(x)) {
+  if (blocks && SameKind(gate.weight, up.weight) && PiecewiseServes(cuda, x)) {
     return PiecewiseGatedLinear(cuda, x, gate, up);
   }
   if (!blocks && RingServes(cuda, x, parts)) {

@@ -1,11 +1,11 @@
 // The kernel for products of few rows with packed blocks. One block per SM has an even share of all
-// tiles of 16 outputs. Eight warps divide a tile's chunks: warp w has chunks w, w + 8, ...; with up
-// to 8 rows of x there are two teams of eight, for every other tile. Each warp keeps its own ring
-// of asynchronous copies full.
+// tiles of 16 outputs. Eight warps divide a tile's chunks: warp w has chunks w, w + 8, ...; there
+// are two such teams, for every other tile. Each warp keeps its own ring of asynchronous copies
+// full.
 //
 // A warp multiplies a chunk of all its tiles before the next one, so that it loads x's operands
-// once for each chunk, not for each tile: with 16 rows they are four times as many bytes as the
-// weights. The sums of several tiles are therefore in shared memory, where warps add to their own;
+// once for each chunk, not for each tile: with 8 rows they are twice as many bytes as the weights.
+// The sums of several tiles are therefore in shared memory, where warps add to their own;
 // at the end of a batch of tiles all threads add up the warps' sums.
 //
 // The launch overlaps the kernel before it (overlap.cuh): rings fill while that kernel ends.
@@ -19,17 +19,15 @@
 
 namespace litecache::ops::cuda::quantized {
 
-// With 16 rows a lane has so many operands of x that only one team's registers fit.
-constexpr int TeamsFor(int rows) { return rows == 16 ? 1 : 2; }
+constexpr int kTeams = 2;
 // Stages of a warp's ring. What the rings leave is for x and sums.
 constexpr int StagesFor(int rows, int chunk_bytes) {
-  const int bytes = (rows <= 2 ? 160 : rows <= 8 ? 128 : 72) * 1024;
-  return std::clamp(bytes / (TeamsFor(rows) * kSplit * chunk_bytes), 2, 6);
+  const int bytes = (rows <= 2 ? 160 : 128) * 1024;
+  return std::clamp(bytes / (kTeams * kSplit * chunk_bytes), 2, 6);
 }
 
 template <typename Shape>
 struct Ring {
-  static constexpr int kTeams = TeamsFor(Shape::kRows);
   static constexpr int kWarps = kTeams * kSplit;
   static constexpr int kThreads = kWarps * 32;
   static constexpr int kStages = StagesFor(Shape::kRows, Shape::kBytes);
@@ -77,7 +75,7 @@ class RingCopies {
   __device__ __forceinline__ void Advance() {
     to_ += Shape::kBytes;
     if (to_ == begin_ + Ring<Shape>::kWarpBytes) to_ = begin_;
-    tile_ += Ring<Shape>::kTeams;
+    tile_ += kTeams;
     if (tile_ < end_tile_) return;
     tile_ = first_tile_;
     chunk_ += kSplit * Shape::kBytes;
@@ -103,7 +101,7 @@ __global__ void __launch_bounds__(Ring<ChunkShape<kLayout, kRows>>::kThreads, 1)
     QuantizedGemvKernel(const __grid_constant__ Arguments a, const Plan plan) {
   using Shape = ChunkShape<kLayout, kRows>;
   using Parts = SharedParts<Shape>;
-  constexpr int kTeams = Ring<Shape>::kTeams, kStages = Ring<Shape>::kStages;
+  constexpr int kStages = Ring<Shape>::kStages;
   extern __shared__ __align__(128) uint8_t shared[];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int team = warp / kSplit, split = warp % kSplit;

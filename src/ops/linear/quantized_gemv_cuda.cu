@@ -1,8 +1,13 @@
+#include <algorithm>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "base/error.h"
 #include "device/cuda/check.h"
 #include "ops/common/overlap.cuh"
+#include "ops/common/shared_memory.cuh"
+#include "ops/common/thread_block_clusters_cuda.h"
 #include "ops/common/vectors.cuh"
 #include "ops/linear/quantized_gemv_cuda.h"
 #include "ops/linear/quantized_parts.cuh"
@@ -46,7 +51,7 @@ int FillTargets(std::span<const LinearPart> parts, Arguments& a, int32_t& tiles)
 }
 
 Arguments MakeArguments(const MatrixView& x, Epilogue epilogue, bool gated) {
-  LC_CHECK(x.rows >= 1 && x.rows <= kMaxGemvRows && x.dtype == DType::kBF16);
+  LC_CHECK(x.rows >= 1 && x.dtype == DType::kBF16);
   LC_CHECK(x.cols >= 1 && x.cols <= kMostDepth, "{} columns", x.cols);
   return {.x = x.Row<const __nv_bfloat16>(0),
           .x_stride = x.stride,
@@ -59,14 +64,82 @@ Arguments MakeArguments(const MatrixView& x, Epilogue epilogue, bool gated) {
           .targets = {}};
 }
 
-template <int... kLayouts>
-void LaunchOne(int layout, CudaStream& stream, const Arguments& a, int32_t units,
-               std::integer_sequence<int, kLayouts...>) {
-  ((layout == kLayouts ? LaunchLayout<kLayouts>(stream, a, units) : void()), ...);
+// Calls f.operator()<layout>().
+template <typename F, int... kLayouts>
+void CallForLayout(int layout, const F& f, std::integer_sequence<int, kLayouts...>) {
+  ((layout == kLayouts ? f.template operator()<kLayouts>() : void()), ...);
 }
 
-void Launch(int layout, CudaStream& stream, const Arguments& a, int32_t units) {
-  LaunchOne(layout, stream, a, units, std::make_integer_sequence<int, kPackedLayoutCount>());
+using Launcher = void (*)(int layout, CudaStream& stream, const Arguments& a, int32_t tiles);
+
+void LaunchGemv(int layout, CudaStream& stream, const Arguments& a, int32_t tiles) {
+  LC_CHECK(a.rows <= kMaxQuantizedGemvRows);
+  const auto launch = [&]<int kLayout>() {
+    LaunchLayout<kLayout>(stream, a, a.gated ? tiles / 2 : tiles);
+  };
+  CallForLayout(layout, launch, std::make_integer_sequence<int, kPackedLayoutCount>());
+}
+
+void LaunchGemm(int layout, CudaStream& stream, const Arguments& a, int32_t tiles) {
+  LC_CHECK(a.rows <= kMaxQuantizedGemmRows && a.wide_x);
+  const auto launch = [&]<int kLayout>() { LaunchGemmLayout<kLayout>(stream, a, tiles); };
+  CallForLayout(layout, launch, std::make_integer_sequence<int, kPackedLayoutCount>());
+}
+
+void Multiply(Launcher launch, CudaStream& stream, const MatrixView& x,
+              std::span<const LinearPart> parts, Epilogue epilogue) {
+  LC_CHECK(!parts.empty() && parts.size() <= kMaxGemvParts);
+  const int layout = LayoutOf(parts[0].weight);
+  for (const LinearPart& part : parts) LC_CHECK(LayoutOf(part.weight) == layout);
+  Arguments a = MakeArguments(x, epilogue, /*gated=*/false);
+  int32_t tiles = 0;
+  if (FillTargets(parts, a, tiles) > 0) launch(layout, stream, a, tiles);
+}
+
+void MultiplyGated(Launcher launch, CudaStream& stream, const MatrixView& x, const LinearPart& gate,
+                   const LinearPart& up) {
+  const int layout = LayoutOf(gate.weight);
+  LC_CHECK(LayoutOf(up.weight) == layout);
+  LC_CHECK(gate.weight.rows == up.weight.rows && gate.y.rows == x.rows);
+  Arguments a = MakeArguments(x, Epilogue::kStore, /*gated=*/true);
+  const LinearPart parts[] = {gate, up};
+  int32_t tiles = 0;
+  if (FillTargets(parts, a, tiles) == 2) launch(layout, stream, a, tiles);
+}
+
+__global__ void ProbeKernel() {}
+
+// How many clusters of blocks that each fill an SM run at once: partitions of SMs are no multiples
+// of a cluster.
+int32_t FindMostClusters(int32_t size) {
+  if (!UseClusters()) return 0;
+  AllowSharedMemory(&ProbeKernel);
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = static_cast<unsigned>(size);
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = static_cast<unsigned>(size);
+  config.blockDim = 512;
+  config.dynamicSmemBytes = kSharedNeeded;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  if (cudaOccupancyMaxActiveClusters(&clusters, ProbeKernel, &config) == cudaSuccess) {
+    return clusters;
+  }
+  cudaGetLastError();  // clears the error of a refusal
+  return 0;
+}
+
+int32_t MostClusters(const CudaStream& stream, int32_t size) {
+  if (size == 1) return stream.sm_count();
+  static std::mutex mutex;
+  static std::map<int32_t, int32_t> of_size;
+  const std::lock_guard lock(mutex);
+  const auto [known, is_new] = of_size.try_emplace(size);
+  if (is_new) known->second = FindMostClusters(size);
+  return std::min(known->second, stream.sm_count() / size);
 }
 
 }  // namespace
@@ -81,29 +154,49 @@ bool QuantizedGemvServes() {
   return serves;
 }
 
+bool QuantizedGemmServes(const MatrixView& x) { return QuantizedGemvServes() && Aligned(x, 8); }
+
 bool SamePackedLayout(const BlockFormat& a, const BlockFormat& b) {
   return PackedLayoutOf(a.name) == PackedLayoutOf(b.name);
 }
 
 void QuantizedGemv(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
                    Epilogue epilogue) {
-  LC_CHECK(!parts.empty() && parts.size() <= kMaxGemvParts);
-  const int layout = LayoutOf(parts[0].weight);
-  for (const LinearPart& part : parts) LC_CHECK(LayoutOf(part.weight) == layout);
-  Arguments a = MakeArguments(x, epilogue, /*gated=*/false);
-  int32_t tiles = 0;
-  if (FillTargets(parts, a, tiles) > 0) Launch(layout, stream, a, tiles);
+  Multiply(LaunchGemv, stream, x, parts, epilogue);
 }
 
 void QuantizedGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
                         const LinearPart& up) {
-  const int layout = LayoutOf(gate.weight);
-  LC_CHECK(LayoutOf(up.weight) == layout);
-  LC_CHECK(gate.weight.rows == up.weight.rows && gate.y.rows == x.rows);
-  Arguments a = MakeArguments(x, Epilogue::kStore, /*gated=*/true);
-  const LinearPart parts[] = {gate, up};
-  int32_t tiles = 0;
-  if (FillTargets(parts, a, tiles) == 2) Launch(layout, stream, a, tiles / 2);
+  MultiplyGated(LaunchGemv, stream, x, gate, up);
 }
 
+void QuantizedGemm(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
+                   Epilogue epilogue) {
+  Multiply(LaunchGemm, stream, x, parts, epilogue);
+}
+
+void QuantizedGatedGemm(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
+                        const LinearPart& up) {
+  MultiplyGated(LaunchGemm, stream, x, gate, up);
+}
+
+namespace quantized {
+
+GemmClusters ClustersFor(const CudaStream& stream, int32_t blocks, int32_t chunks) {
+  GemmClusters best{.count = std::min(blocks, stream.sm_count()), .size = 1};
+  int32_t least = INT32_MAX;
+  for (int32_t size = 1; size <= std::min(8, chunks); size *= 2) {
+    const int32_t count = std::min(blocks, MostClusters(stream, size));
+    if (count == 0) continue;
+    // In halves of the time for a chunk: adding up takes about one, and in clusters two.
+    const int32_t rounds = (blocks + count - 1) / count;
+    const int32_t time = rounds * (2 * ((chunks + size - 1) / size) + (size == 1 ? 1 : 2));
+    if (time >= least) continue;
+    least = time;
+    best = {.count = count, .size = size};
+  }
+  return best;
+}
+
+}  // namespace quantized
 }  // namespace litecache::ops::cuda

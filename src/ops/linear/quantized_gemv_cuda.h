@@ -1,4 +1,5 @@
-// Products of a few rows with packed blocks (packed_blocks.h): bound by reading the weights.
+// Products with packed blocks (packed_blocks.h), of a few rows and of some more, by kernels that
+// read the weights as they are.
 #pragma once
 
 #include <span>
@@ -11,14 +12,28 @@ namespace litecache::ops::cuda {
 // Whether this GPU runs the kernels: sm_90 or later with as much shared memory as an H100.
 bool QuantizedGemvServes();
 
-// Arguments as for Linear; bf16 x, 1 to kMaxGemvRows rows, up to kMaxGemvParts parts of one packed
-// layout. x is rounded, weights are not; sums are f32, in an order that depends on the depth only:
-// a row's results are the same bits whatever the other rows and parts. Overlaps the kernel before
-// it (overlap.cuh).
+// Rows of one launch of either kernel.
+inline constexpr int64_t kMaxQuantizedGemvRows = 8;
+inline constexpr int64_t kMaxQuantizedGemmRows = 64;
+
+// Arguments as for Linear; bf16 x, 1 to kMaxQuantizedGemvRows rows, up to kMaxGemvParts parts of
+// one packed layout. x is rounded, weights are not; sums are f32, in an order that depends on the
+// depth only: a row's results are the same bits whatever the other rows and parts. Overlaps the
+// kernel before it (overlap.cuh).
 void QuantizedGemv(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
                    Epilogue epilogue);
 // gate.y = silu(x gate^T) * (x up^T), of weights of one layout; up.y is unchanged.
 void QuantizedGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
+                        const LinearPart& up);
+
+// Whether this GPU, and the alignment of x (16 bytes), allow the following.
+bool QuantizedGemmServes(const MatrixView& x);
+// The same for up to kMaxQuantizedGemmRows rows, with weights rounded to bf16 as by UnpackBlocks,
+// once for all rows (quantized_gemm.cuh). The order of sums depends on the depth, on the number of
+// rows and on that of all parts' outputs.
+void QuantizedGemm(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
+                   Epilogue epilogue);
+void QuantizedGatedGemm(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
                         const LinearPart& up);
 
 // Whether two formats' weights may be in one launch.

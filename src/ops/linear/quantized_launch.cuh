@@ -58,8 +58,7 @@ void LaunchLayout(CudaStream& stream, const Arguments& a, int32_t units) {
   if (a.rows == 1) return LaunchRows<kLayout, 1>(stream, a, units);
   if (a.rows == 2) return LaunchRows<kLayout, 2>(stream, a, units);
   if (a.rows <= 4) return LaunchRows<kLayout, 4>(stream, a, units);
-  if (a.rows <= 8) return LaunchRows<kLayout, 8>(stream, a, units);
-  LaunchRows<kLayout, 16>(stream, a, units);
+  LaunchRows<kLayout, 8>(stream, a, units);
 }
 
 }  // namespace litecache::ops::cuda::quantized

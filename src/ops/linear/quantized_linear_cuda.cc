@@ -17,12 +17,16 @@
 namespace litecache::ops::cuda {
 namespace {
 
+// Whether the kernel with exact weights serves.
+bool GemvServes(const CudaStream& stream, const MatrixView& x) {
+  return x.rows <= (stream.batch_invariant() ? kMostInvariantRows : kMaxQuantizedGemvRows);
+}
+
 // Calls f(first, count) for pieces of the rows.
 template <typename F>
-void ForEachPiece(int64_t rows, const F& f) {
-  for (int64_t first = 0; first < rows; first += kMaxGemvRows) {
-    f(first, std::min(kMaxGemvRows, rows - first));
-  }
+void ForEachPiece(int64_t rows, bool gemv, const F& f) {
+  const int64_t most = gemv ? kMaxQuantizedGemvRows : kMaxQuantizedGemmRows;
+  for (int64_t first = 0; first < rows; first += most) f(first, std::min(most, rows - first));
 }
 
 LinearPart RowsOf(LinearPart part, int64_t first, int64_t count) {
@@ -62,18 +66,23 @@ void UnpackedSlice::ForEach(CudaStream& stream, const MatrixView& weight,
   }
 }
 
-bool PiecewiseServes(const MatrixView& x) {
-  return x.rows <= kMostPiecewiseRows && QuantizedGemvServes();
+bool PiecewiseServes(const CudaStream& stream, const MatrixView& x) {
+  if (GemvServes(stream, x)) return QuantizedGemvServes();
+  return x.rows <= kMostPiecewiseRows && QuantizedGemmServes(x);
 }
 
 void PiecewiseLinear(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
                      Epilogue epilogue) {
+  const bool gemv = GemvServes(stream, x);
   while (!parts.empty()) {
     const auto some = parts.first(std::min<size_t>(parts.size(), kMaxGemvParts));
-    ForEachPiece(x.rows, [&](int64_t first, int64_t count) {
-      std::array<LinearPart, kMaxGemvParts> pieces;
-      for (size_t i = 0; i < some.size(); ++i) pieces[i] = RowsOf(some[i], first, count);
-      QuantizedGemv(stream, x.Rows(first, count), std::span(pieces).first(some.size()), epilogue);
+    ForEachPiece(x.rows, gemv, [&](int64_t first, int64_t count) {
+      std::array<LinearPart, kMaxGemvParts> array;
+      for (size_t i = 0; i < some.size(); ++i) array[i] = RowsOf(some[i], first, count);
+      const auto pieces = std::span(array).first(some.size());
+      const MatrixView rows = x.Rows(first, count);
+      gemv ? QuantizedGemv(stream, rows, pieces, epilogue)
+           : QuantizedGemm(stream, rows, pieces, epilogue);
     });
     parts = parts.subspan(some.size());
   }
@@ -81,9 +90,12 @@ void PiecewiseLinear(CudaStream& stream, const MatrixView& x, std::span<const Li
 
 void PiecewiseGatedLinear(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
                           const LinearPart& up) {
-  ForEachPiece(x.rows, [&](int64_t first, int64_t count) {
-    QuantizedGatedGemv(stream, x.Rows(first, count), RowsOf(gate, first, count),
-                       RowsOf(up, first, count));
+  const bool gemv = GemvServes(stream, x);
+  ForEachPiece(x.rows, gemv, [&](int64_t first, int64_t count) {
+    const LinearPart own_gate = RowsOf(gate, first, count), own_up = RowsOf(up, first, count);
+    const MatrixView rows = x.Rows(first, count);
+    gemv ? QuantizedGatedGemv(stream, rows, own_gate, own_up)
+         : QuantizedGatedGemm(stream, rows, own_gate, own_up);
   });
 }
 

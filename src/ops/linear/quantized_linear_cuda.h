@@ -23,12 +23,16 @@ class UnpackedSlice {
   Buffer memory_;
 };
 
-// The decode kernel serves up to this many rows, in pieces of kMaxGemvRows: reading the weights
-// four times takes no longer than writing them as bf16 and reading that.
-inline constexpr int64_t kMostPiecewiseRows = 64;
-bool PiecewiseServes(const MatrixView& x);
+// The kernels of quantized_gemv_cuda.h serve up to this many rows, with one read of the weights for
+// kMaxQuantizedGemmRows of them: by count, not yet measured, three such products take less time
+// than writing the weights as bf16 and multiplying that.
+inline constexpr int64_t kMostPiecewiseRows = 192;
+// On a batch-invariant stream up to this many, in pieces of kMaxQuantizedGemvRows.
+inline constexpr int64_t kMostInvariantRows = 64;
+bool PiecewiseServes(const CudaStream& stream, const MatrixView& x);
 
-// Parts of one packed layout; PiecewiseServes.
+// Parts of one packed layout; PiecewiseServes. Up to kMaxQuantizedGemvRows rows multiply exact
+// weights, more multiply them rounded to bf16.
 void PiecewiseLinear(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
                      Epilogue epilogue);
 void PiecewiseGatedLinear(CudaStream& stream, const MatrixView& x, const LinearPart& gate,

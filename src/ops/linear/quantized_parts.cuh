@@ -40,6 +40,18 @@ struct Arguments {
 template <int kLayout>
 void LaunchLayout(CudaStream& stream, const Arguments& a, int32_t units);
 
+// The kernel for more rows (quantized_gemm.cuh). tiles: of both parts, if gated. Defined in
+// quantized_gemm_launch.cuh and compiled for every layout by quantized_gemm_{small,large}_cuda.cu.
+template <int kLayout>
+void LaunchGemmLayout(CudaStream& stream, const Arguments& a, int32_t tiles);
+
+// Its clusters: how many, of how many blocks.
+struct GemmClusters {
+  int32_t count, size;
+};
+// Those that take the least time for `blocks` blocks of outputs and a depth of `chunks`.
+GemmClusters ClustersFor(const CudaStream& stream, int32_t blocks, int32_t chunks);
+
 struct Plan {
   int32_t share, more;  // tiles (pairs of them, if gated) of a block; how many have one more
   int32_t batch;        // tiles whose sums are in shared memory at a time
@@ -154,22 +166,18 @@ __device__ __forceinline__ void StoreSums(const ChunkSums<Shape>& chunk, bool fi
                                           float* sums) {
   const int g = lane / 4, q = lane % 4;
   if constexpr (Shape::kGroups == 1) {
-#pragma unroll
-    for (int tile = 0; tile < Shape::kTiles; ++tile) {
-      auto* const at = reinterpret_cast<float4*>(sums + tile * 128 + lane * 4);
-      const auto& sum = chunk.at[tile];
-      float4 total = {sum[0][0], sum[0][1], sum[1][0], sum[1][1]};
-      if (!first) {
-        const float4 before = *at;
-        total.x += before.x, total.y += before.y, total.z += before.z, total.w += before.w;
-      }
-      *at = total;
+    auto* const at = reinterpret_cast<float4*>(sums + lane * 4);
+    float4 total = {chunk.at[0][0], chunk.at[0][1], chunk.at[1][0], chunk.at[1][1]};
+    if (!first) {
+      const float4 before = *at;
+      total.x += before.x, total.y += before.y, total.z += before.z, total.w += before.w;
     }
+    *at = total;
   } else {
     // Several lanes have the same sums.
     if (q % (Shape::kGroups / 2) != 0) return;
     auto* const at = reinterpret_cast<float2*>(sums + (g * Shape::kRows + Shape::RowOf(q)) * 2);
-    float2 total = {chunk.at[0][0][0], chunk.at[0][1][0]};
+    float2 total = {chunk.at[0][0], chunk.at[1][0]};
     if (!first) {
       const float2 before = *at;
       total.x += before.x, total.y += before.y;
@@ -183,7 +191,7 @@ template <typename Shape>
 __device__ int SumAt(int row, int output) {
   const int g = output % 8, upper = output / 8;
   if constexpr (Shape::kGroups > 1) return (g * Shape::kRows + row) * 2 + upper;
-  return row / 8 * 128 + (g * 4 + row % 8 / 2) * 4 + upper * 2 + row % 2;
+  return (g * 4 + row / 2) * 4 + upper * 2 + row % 2;
 }
 
 // The warps' sums of tile `tile` of the batch.

@@ -1,5 +1,5 @@
 // A warp's product of one chunk of packed blocks (packed_layout.h: 16 rows, 256 columns) and up to
-// 16 rows of x, on tensor cores: integers of up to 8 bits are exact in bf16, so a group's product
+// 8 rows of x, on tensor cores: integers of up to 8 bits are exact in bf16, so a group's product
 // is that of its integers, and is multiplied by the group's scale in f32.
 //
 // An integer n of up to 6 bits becomes the bf16 number 128 + n by setting bits. Layouts with a
@@ -24,6 +24,7 @@
 
 #include "ops/common/tensor_core.cuh"
 #include "ops/linear/packed_layout.h"
+#include "ops/linear/quantized_scales.cuh"
 
 namespace litecache::ops::cuda::quantized {
 
@@ -50,15 +51,13 @@ __device__ inline uint32_t MaskAndSet(uint32_t word) {
 template <int kLayout, int kRowsOfX>
 struct ChunkShape {
   static constexpr PackedLayout kPacked = kPackedLayouts[kLayout];
-  static constexpr int kRows = kRowsOfX;                      // 1, 2, 4, 8 or 16
-  static constexpr int kBytes = kPacked.Bytes();              // of a chunk
-  static constexpr int kPairs = kPacked.Pairs();              // of groups in a chunk
-  static constexpr int kTiles = kRows == 16 ? 2 : 1;          // of 8 columns of the product
-  static constexpr int kGroups = kRows >= 8 ? 1 : 8 / kRows;  // in a set: those of one product
-  static constexpr int kSets = 2 * kPairs / kGroups;          // in a chunk
-  static constexpr int kColumns = kGroups == 1 ? 2 : 1;       // rows of x that a lane sums
+  static constexpr int kRows = kRowsOfX;                 // 1, 2, 4 or 8
+  static constexpr int kBytes = kPacked.Bytes();         // of a chunk
+  static constexpr int kPairs = kPacked.Pairs();         // of groups in a chunk
+  static constexpr int kGroups = 8 / kRows;              // in a set: those of one product
+  static constexpr int kSets = 2 * kPairs / kGroups;     // in a chunk
+  static constexpr int kColumns = kGroups == 1 ? 2 : 1;  // rows of x that a lane sums
   static constexpr int kChains = kGroups == 8 ? 1 : kGroups == 4 ? 2 : 4;  // of sums, of a lane
-  static constexpr int kSums = kTiles * kColumns * 2;                      // of a lane, in a tile
   static constexpr int kTileSums = 16 * kRows;                             // of a warp, in a tile
   static constexpr int kRecordBytes = kPacked.RecordBytes();
   static constexpr int kRecordWords =
@@ -75,27 +74,24 @@ struct ChunkShape {
 // x as the tensor cores' second operand: lane 4g + q has column g of the product.
 template <typename Shape>
 struct ChunkInputs {
-  uint32_t words[Shape::kTiles][kChunkSteps][4];
+  uint32_t words[kChunkSteps][4];
 
   // x: the chunk's columns of the first row, in shared memory in the order of StoreX.
   __device__ __forceinline__ void Load(const uint8_t* x, int pitch, int lane) {
     const int g = lane / 4, q = lane % 4;
     constexpr int kGroups = Shape::kGroups;
+    const uint8_t* const row = x + g / kGroups * pitch + q * 16;
 #pragma unroll
-    for (int tile = 0; tile < Shape::kTiles; ++tile) {
-      const uint8_t* const row = x + (tile * 8 + g / kGroups) * pitch + q * 16;
-#pragma unroll
-      for (int step = 0; step < kChunkSteps; ++step) {
-        const uint4 in = *reinterpret_cast<const uint4*>(row + step * 64);
-        const bool first = Shape::kPacked.group == 32 ? step % kGroups == g % kGroups
-                                                      : step * 2 % kGroups == g % kGroups;
-        const bool second =
-            Shape::kPacked.group == 32 ? first : (step * 2 + 1) % kGroups == g % kGroups;
-        words[tile][step][0] = first ? in.x : 0;
-        words[tile][step][1] = first ? in.y : 0;
-        words[tile][step][2] = second ? in.z : 0;
-        words[tile][step][3] = second ? in.w : 0;
-      }
+    for (int step = 0; step < kChunkSteps; ++step) {
+      const uint4 in = *reinterpret_cast<const uint4*>(row + step * 64);
+      const bool first = Shape::kPacked.group == 32 ? step % kGroups == g % kGroups
+                                                    : step * 2 % kGroups == g % kGroups;
+      const bool second =
+          Shape::kPacked.group == 32 ? first : (step * 2 + 1) % kGroups == g % kGroups;
+      words[step][0] = first ? in.x : 0;
+      words[step][1] = first ? in.y : 0;
+      words[step][2] = second ? in.z : 0;
+      words[step][3] = second ? in.w : 0;
     }
   }
 };
@@ -169,22 +165,6 @@ struct ChunkWords {
     for (int i = 0; i < kWords / 4; ++i) LoadWords<4>(plane + i * 512 + lane * 16, to + i * 4);
   }
 
-  template <int kWords>
-  __device__ static void LoadWords(const uint8_t* from, uint32_t* to) {
-    if constexpr (kWords == 1) {
-      to[0] = *reinterpret_cast<const uint32_t*>(from);
-    } else if constexpr (kWords == 2) {
-      const uint2 in = *reinterpret_cast<const uint2*>(from);
-      to[0] = in.x, to[1] = in.y;
-    } else {
-#pragma unroll
-      for (int i = 0; i < kWords; i += 4) {
-        const uint4 in = *reinterpret_cast<const uint4*>(from + i * 4);
-        to[i] = in.x, to[i + 1] = in.y, to[i + 2] = in.z, to[i + 3] = in.w;
-      }
-    }
-  }
-
   // A plane's word with the bits of its bytes 0 and 2 (odd = 0), or 1 and 3, moved to bit `to` of
   // 16 each.
   template <int kPlaneBits>
@@ -215,72 +195,28 @@ struct ChunkWords {
   }
 };
 
-// What turns a record's bytes into scales: the factors of a row, if there are any.
-template <typename Shape>
-struct RowScales {
-  static constexpr bool kMinimum = Shape::kPacked.minimum;
-  float scale = 0, minimum = 0;              // of factors
-  float scale_magic = 0, minimum_magic = 0;  // takes away the 2^23 of ByteOf
-
-  __device__ __forceinline__ explicit RowScales(uint32_t bits) {
-    if constexpr (!Shape::kPacked.super) return;
-    scale = packed::FromHalf(static_cast<uint16_t>(bits));
-    scale_magic = -kMagic * scale;
-    if constexpr (!kMinimum) return;
-    minimum = -packed::FromHalf(static_cast<uint16_t>(bits >> 16));
-    minimum_magic = -kMagic * minimum;
-  }
-
-  // Scale and minimum of a record's group i, 0 or 1. The minimum is for integers with 128 added.
-  __device__ __forceinline__ PackedScale Of(uint2 record, int i) const {
-    PackedScale result;
-    if constexpr (Shape::kPacked.bf16_scale) {
-      result.scale = __uint_as_float(i == 0 ? record.x << 16 : record.x & 0xffff0000u);
-    } else if constexpr (!Shape::kPacked.super) {
-      result.scale = packed::FromHalf(static_cast<uint16_t>(record.x >> (16 * i)));
-      result.minimum = packed::FromHalf(static_cast<uint16_t>(record.y >> (16 * i)));
-    } else if constexpr (Shape::kPacked.is_signed) {
-      result.scale = scale * (ByteOf(record.x ^ 0x8080u, i) - (kMagic + 128));
-    } else {
-      result.scale = fmaf(scale, ByteOf(record.x, i), scale_magic);
-      if constexpr (kMinimum) {
-        result.minimum = fmaf(minimum, ByteOf(record.x, i + 2), minimum_magic);
-      }
-    }
-    if constexpr (kMinimum) result.minimum = fmaf(-128.0f, result.scale, result.minimum);
-    return result;
-  }
-
- private:
-  static constexpr float kMagic = 8388608;  // 2^23: an f32's last bit is then worth 1
-  // 2^23 + byte i.
-  __device__ static float ByteOf(uint32_t word, int i) {
-    return __uint_as_float(__byte_perm(word, 0x4b000000u, static_cast<uint32_t>(0x7440 + i)));
-  }
-};
-
 // The products of a chunk: sums of rows g and g + 8 of the weights (upper) with the lane's rows of
 // x. Every lane of a column of lanes that share a row of x has the sum.
 template <typename Shape>
 struct ChunkSums {
-  float at[Shape::kTiles][2][Shape::kColumns];
+  float at[2][Shape::kColumns];
 
   // x_sums: sums of the chunk's groups of x, in shared memory; as in StoreX, from the lane's
   // rows of x on.
   __device__ __forceinline__ void Multiply(const ChunkWords<Shape>& words,
                                            const ChunkInputs<Shape>& x, const float* x_sums,
                                            int lane) {
-    float chains[Shape::kChains][Shape::kTiles][2][Shape::kColumns] = {};
+    float chains[Shape::kChains][2][Shape::kColumns] = {};
     const RowScales<Shape> scales[2] = {RowScales<Shape>(words.scales[0]),
                                         RowScales<Shape>(words.scales[1])};
 #pragma unroll
     for (int set = 0; set < Shape::kSets; ++set) {
-      float products[Shape::kTiles][4] = {};
+      float products[4] = {};
       MultiplySet(words, x, set, products);
       if constexpr (Shape::kGroups == 1) {
         ScaleGroup(words, scales, x_sums, set, products, chains[set / 2 % 4]);
       } else {
-        ScalePair(words, scales, x_sums, set, lane, products[0], chains[set % Shape::kChains]);
+        ScalePair(words, scales, x_sums, set, lane, products, chains[set % Shape::kChains]);
       }
     }
     AddChains(chains);
@@ -293,7 +229,7 @@ struct ChunkSums {
   // of products, of which one is zero in every column, because a single one would wait for the
   // tensor core at each step.
   __device__ static void MultiplySet(const ChunkWords<Shape>& words, const ChunkInputs<Shape>& x,
-                                     int set, float (&products)[Shape::kTiles][4]) {
+                                     int set, float (&products)[4]) {
     constexpr int kHalves = Shape::kGroups * Shape::kPacked.group / 16;  // 16s of columns
     float other[4] = {};
 #pragma unroll
@@ -301,43 +237,33 @@ struct ChunkSums {
       const int step = (set * kHalves + i) / 2, half = (set * kHalves + i) % 2;
       uint32_t a[4];
       words.Integers(step, half, a);
-#pragma unroll
-      for (int tile = 0; tile < Shape::kTiles; ++tile) {
-        const uint32_t* const b = x.words[tile][step] + 2 * half;
-        MultiplyAdd(Shape::kGroups >= 4 && i >= kHalves / 2 ? other : products[tile], a, b[0],
-                    b[1]);
-      }
+      const uint32_t* const b = x.words[step] + 2 * half;
+      MultiplyAdd(Shape::kGroups >= 4 && i >= kHalves / 2 ? other : products, a, b[0], b[1]);
     }
     if constexpr (Shape::kGroups >= 4) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) products[0][i] += other[i];
+      for (int i = 0; i < 4; ++i) products[i] += other[i];
     }
   }
 
   // The products are of two rows of x and one group.
   __device__ static void ScaleGroup(const ChunkWords<Shape>& words,
                                     const RowScales<Shape> (&scales)[2], const float* x_sums,
-                                    int group, const float (&products)[Shape::kTiles][4],
-                                    float (&sums)[Shape::kTiles][2][Shape::kColumns]) {
-    float2 of_x[Shape::kTiles];
+                                    int group, const float (&products)[4],
+                                    float (&sums)[2][Shape::kColumns]) {
+    float2 of_x = {};
     if constexpr (kMinimum) {
-#pragma unroll
-      for (int tile = 0; tile < Shape::kTiles; ++tile) {
-        of_x[tile] = *reinterpret_cast<const float2*>(x_sums + group * Shape::kRows + tile * 8);
-      }
+      of_x = *reinterpret_cast<const float2*>(x_sums + group * Shape::kRows);
     }
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
-      const PackedScale scale = scales[upper].Of(words.Record(group, upper), group % 2);
+      const PackedScale scale = scales[upper].OfRaised(words.Record(group, upper), group % 2);
 #pragma unroll
-      for (int tile = 0; tile < Shape::kTiles; ++tile) {
-#pragma unroll
-        for (int column = 0; column < 2; ++column) {
-          float& sum = sums[tile][upper][column];
-          sum = fmaf(scale.scale, products[tile][upper * 2 + column], sum);
-          if constexpr (kMinimum) {
-            sum = fmaf(scale.minimum, column == 0 ? of_x[tile].x : of_x[tile].y, sum);
-          }
+      for (int column = 0; column < 2; ++column) {
+        float& sum = sums[upper][column];
+        sum = fmaf(scale.scale, products[upper * 2 + column], sum);
+        if constexpr (kMinimum) {
+          sum = fmaf(scale.minimum, column == 0 ? of_x.x : of_x.y, sum);
         }
       }
     }
@@ -347,36 +273,32 @@ struct ChunkSums {
   __device__ static void ScalePair(const ChunkWords<Shape>& words,
                                    const RowScales<Shape> (&scales)[2], const float* x_sums,
                                    int set, int lane, const float (&products)[4],
-                                   float (&sums)[Shape::kTiles][2][Shape::kColumns]) {
+                                   float (&sums)[2][Shape::kColumns]) {
     float2 of_x = {};
     if constexpr (kMinimum) {
       of_x = *reinterpret_cast<const float2*>(x_sums + 2 * Shape::PairOf(set, lane % 4));
     }
 #pragma unroll
     for (int upper = 0; upper < 2; ++upper) {
-      float& sum = sums[0][upper][0];
+      float& sum = sums[upper][0];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const PackedScale scale = scales[upper].Of(words.Record(set, upper), i);
+        const PackedScale scale = scales[upper].OfRaised(words.Record(set, upper), i);
         sum = fmaf(scale.scale, products[upper * 2 + i], sum);
         if constexpr (kMinimum) sum = fmaf(scale.minimum, i == 0 ? of_x.x : of_x.y, sum);
       }
     }
   }
 
-  __device__ void AddChains(
-      const float (&chains)[Shape::kChains][Shape::kTiles][2][Shape::kColumns]) {
+  __device__ void AddChains(const float (&chains)[Shape::kChains][2][Shape::kColumns]) {
 #pragma unroll
-    for (int tile = 0; tile < Shape::kTiles; ++tile) {
+    for (int upper = 0; upper < 2; ++upper) {
 #pragma unroll
-      for (int upper = 0; upper < 2; ++upper) {
+      for (int column = 0; column < Shape::kColumns; ++column) {
+        float sums[Shape::kChains];
 #pragma unroll
-        for (int column = 0; column < Shape::kColumns; ++column) {
-          float sums[Shape::kChains];
-#pragma unroll
-          for (int i = 0; i < Shape::kChains; ++i) sums[i] = chains[i][tile][upper][column];
-          at[tile][upper][column] = AddUp(sums);
-        }
+        for (int i = 0; i < Shape::kChains; ++i) sums[i] = chains[i][upper][column];
+        at[upper][column] = AddUp(sums);
       }
     }
   }
