@@ -10,6 +10,13 @@
 
 namespace litecache::testing {
 
+// How long a test waits before it fails. ThreadSanitizer slows the engine down many times.
+#ifdef __SANITIZE_THREAD__
+inline constexpr std::chrono::seconds kPatience{300};
+#else
+inline constexpr std::chrono::seconds kPatience{60};
+#endif
+
 // A connection to 127.0.0.1.
 class Client {
  public:
@@ -22,7 +29,7 @@ class Client {
   // False if the other side has closed.
   bool Send(std::string_view bytes);
   // The data that arrive within the limit; "" at the end, or if none arrive (see closed()).
-  std::string Receive(std::chrono::milliseconds limit = std::chrono::seconds(60));
+  std::string Receive(std::chrono::milliseconds limit = kPatience);
   // Receives until everything received so far contains `text`, and returns it; fails the test if
   // the connection ends before.
   std::string ReceiveUntil(std::string_view text);

@@ -46,8 +46,7 @@ TEST(Lifecycle, DrainingFinishesWhatRuns) {
   running.ReceiveUntil("data: ");
   Client idle(server.port());
   std::atomic<int> result{-1};
-  std::thread shutdown(
-      [&] { result = server.server().Shutdown(std::chrono::seconds(120)) ? 1 : 0; });
+  std::thread shutdown([&] { result = server.server().Shutdown(2 * kPatience) ? 1 : 0; });
   EXPECT_THAT(running.ReceiveAll(), HasSubstr("data: [DONE]\n\n"));
   EXPECT_EQ(idle.ReceiveAll(), "");
   shutdown.join();
