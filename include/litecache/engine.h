@@ -34,8 +34,8 @@ struct ModelConfig;
 struct EngineOptions {
   std::string dtype = "auto";  // "auto" (the checkpoint's) or "f32"
   // Matrices are rounded to quantized blocks while they are loaded: "q8_0", "q6_k", "q5_k", "q4_k",
-  // ..., and exceptions by module: "q4_k,lm_head=q8_0,v_proj=none". Without an exception lm_head and
-  // embed_tokens get at least 6 bits. They stay quantized in memory, activations are bf16; with
+  // ..., and exceptions by module: "q4_k,lm_head=q8_0,v_proj=none". Without an exception lm_head
+  // and embed_tokens get at least 6 bits. They stay quantized in memory, activations are bf16; with
   // dtype f32 only the values are rounded. Empty: as in the files (GGUF's blocks stay as they are).
   std::string quantize;
   // The device that runs the model: "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU if

@@ -36,12 +36,13 @@ struct Arguments {
 };
 
 // units: tiles, or pairs of them. Defined in quantized_launch.cuh and compiled for every layout by
-// quantized_gemv_{small,large}_cuda.cu.
+// quantized_gemv_small_cuda.cu and quantized_gemv_large_cuda.cu.
 template <int kLayout>
 void LaunchLayout(CudaStream& stream, const Arguments& a, int32_t units);
 
 // The kernel for more rows (quantized_gemm.cuh). tiles: of both parts, if gated. Defined in
-// quantized_gemm_launch.cuh and compiled for every layout by quantized_gemm_{small,large}_cuda.cu.
+// quantized_gemm_launch.cuh and compiled for every layout by quantized_gemm_small_cuda.cu and
+// quantized_gemm_large_cuda.cu.
 template <int kLayout>
 void LaunchGemmLayout(CudaStream& stream, const Arguments& a, int32_t tiles);
 
