@@ -208,8 +208,8 @@ struct Q6_K {
       const int half = i / 128, at = i % 128;
       const int low = q[half * 64 + at % 64] >> (at / 64 * 4) & 15;
       const int high = h[half * 32 + at % 32] >> (at / 32 * 2) & 3;
-      out[i] =
-          scale * static_cast<float>(scales[i / 16]) * static_cast<float>((low | high << 4) - 32);
+      const int8_t group = scales[i / 16];
+      out[i] = scale * static_cast<float>(group) * static_cast<float>((low | high << 4) - 32);
     }
   }
 };

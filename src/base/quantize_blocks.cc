@@ -134,7 +134,7 @@ void QuantizeQ8_0(const float* values, int64_t count, std::byte* out) {
     constexpr int kMost = 127;
     float scale = quantize::ExactScale(x, kMost, kMost);
     if (scale == 0) scale = quantize::AsHalf(std::abs(quantize::Extreme(x)) / kMost);
-    int levels[blocks::kSmall];
+    int levels[blocks::kSmall] = {};
     PutLevels(x, scale, 0, -kMost, kMost, levels);
     PutHalf(scale, block.d);
     for (int i = 0; i < blocks::kSmall; ++i) block.q[i] = static_cast<int8_t>(levels[i]);
@@ -144,7 +144,7 @@ void QuantizeQ8_0(const float* values, int64_t count, std::byte* out) {
 void QuantizeQ4_0(const float* values, int64_t count, std::byte* out) {
   ForEachBlock<blocks::Q4_0>(values, count, out, [](std::span<const float> x, blocks::Q4_0& block) {
     const float scale = quantize::SymmetricScale(x, 8);
-    int levels[blocks::kSmall];
+    int levels[blocks::kSmall] = {};
     PutLevels(x, scale, 0, -8, 7, levels);
     for (int& level : levels) level += 8;
     PutHalf(scale, block.d);
@@ -155,7 +155,7 @@ void QuantizeQ4_0(const float* values, int64_t count, std::byte* out) {
 void QuantizeQ5_0(const float* values, int64_t count, std::byte* out) {
   ForEachBlock<blocks::Q5_0>(values, count, out, [](std::span<const float> x, blocks::Q5_0& block) {
     const float scale = quantize::SymmetricScale(x, 16);
-    int levels[blocks::kSmall];
+    int levels[blocks::kSmall] = {};
     PutLevels(x, scale, 0, -16, 15, levels);
     for (int& level : levels) level += 16;
     PutHalf(scale, block.d);
@@ -167,7 +167,7 @@ void QuantizeQ5_0(const float* values, int64_t count, std::byte* out) {
 void QuantizeQ4_1(const float* values, int64_t count, std::byte* out) {
   ForEachBlock<blocks::Q4_1>(values, count, out, [](std::span<const float> x, blocks::Q4_1& block) {
     const auto [scale, minimum] = quantize::AffineScale(x, 15);
-    int levels[blocks::kSmall];
+    int levels[blocks::kSmall] = {};
     PutLevels(x, scale, minimum, 0, 15, levels);
     PutHalf(scale, block.d);
     PutHalf(minimum, block.m);
@@ -178,7 +178,7 @@ void QuantizeQ4_1(const float* values, int64_t count, std::byte* out) {
 void QuantizeQ5_1(const float* values, int64_t count, std::byte* out) {
   ForEachBlock<blocks::Q5_1>(values, count, out, [](std::span<const float> x, blocks::Q5_1& block) {
     const auto [scale, minimum] = quantize::AffineScale(x, 31);
-    int levels[blocks::kSmall];
+    int levels[blocks::kSmall] = {};
     PutLevels(x, scale, minimum, 0, 31, levels);
     PutHalf(scale, block.d);
     PutHalf(minimum, block.m);
@@ -189,7 +189,7 @@ void QuantizeQ5_1(const float* values, int64_t count, std::byte* out) {
 
 void QuantizeQ4_K(const float* values, int64_t count, std::byte* out) {
   ForEachBlock<blocks::Q4_K>(values, count, out, [](std::span<const float> x, blocks::Q4_K& block) {
-    int levels[blocks::kLarge];
+    int levels[blocks::kLarge] = {};
     QuantizeGroups(x, 15, &block, levels);
     PutGroupNibbles(levels, block.q);
   });
@@ -197,7 +197,7 @@ void QuantizeQ4_K(const float* values, int64_t count, std::byte* out) {
 
 void QuantizeQ5_K(const float* values, int64_t count, std::byte* out) {
   ForEachBlock<blocks::Q5_K>(values, count, out, [](std::span<const float> x, blocks::Q5_K& block) {
-    int levels[blocks::kLarge];
+    int levels[blocks::kLarge] = {};
     QuantizeGroups(x, 31, &block, levels);
     PutGroupNibbles(levels, block.q);
     for (int i = 0; i < blocks::kLarge; ++i) {
@@ -208,7 +208,7 @@ void QuantizeQ5_K(const float* values, int64_t count, std::byte* out) {
 
 void QuantizeQ6_K(const float* values, int64_t count, std::byte* out) {
   ForEachBlock<blocks::Q6_K>(values, count, out, [](std::span<const float> x, blocks::Q6_K& block) {
-    int levels[blocks::kLarge];
+    int levels[blocks::kLarge] = {};
     QuantizeSixBits(x, &block, levels);
     for (int i = 0; i < blocks::kLarge; ++i) {
       const int level = levels[i] + 32, half = i / 128, at = i % 128;
