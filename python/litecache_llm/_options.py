@@ -55,6 +55,7 @@ class Options(KvOptions, total=False):
     max_context: Union[str, int, float]
     weights_on_device: Union[str, int, float]
     dtype: str
+    quantize: str
     max_batch: Union[str, int, float]
     prefill_chunk: Union[str, int, float]
     deterministic: bool
