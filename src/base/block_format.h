@@ -1,6 +1,6 @@
 // The formats that weights are stored in, with the names and the numbers that ggml gives them:
-// plain numbers, and blocks of quantized values that share a scale. What is known about the bytes
-// of a block is in block_format.cc alone.
+// plain numbers, and blocks of quantized values that share a scale. Where a block's bytes are is in
+// block_layout.h.
 #pragma once
 
 #include <cstddef>
