@@ -74,8 +74,8 @@ class CheckpointWeights final : public WeightStore {
     const bool aligned = view.dtype == DType::kBlocks || address % SizeOf(view.dtype) == 0;
     // Beside quantized matrices, which are read here, a mapped one would have Finish() read all
     // files once more.
-    if (!types_.quantized_files() && IsStoredAs(*found.format, view) && aligned &&
-        found.paired_heads == 0) {
+    if (!types_.quantized_files() && found.format != nullptr && IsStoredAs(*found.format, view) &&
+        aligned && found.paired_heads == 0) {
       mapped_ = true;
       // Views are mutable only by type; nothing writes through a weight's view.
       view.data = const_cast<std::byte*>(found.data);
