@@ -43,6 +43,12 @@ TEST(RandomDecoderTest, EveryFamilyRunsAndSeedsDecide) {
   }
 }
 
+constexpr auto kNameWithoutDots = [](const auto& info) {
+  std::string name = TestName(info);
+  std::ranges::replace(name, '.', '_');
+  return name;
+};
+
 class RandomWeightsTest : public OnDevice {};
 
 // Decoders of the same seed have the same weights on every device.
@@ -63,11 +69,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RandomWeightsTest,
                          ::testing::Combine(::testing::Values("llama3.2-1b", "qwen2.5-0.5b",
                                                               "qwen3-8b", "opt-125m"),
                                             ::testing::Values("cpu", "cuda")),
-                         [](const auto& info) {
-                           std::string name = TestName(info);
-                           std::ranges::replace(name, '.', '_');
-                           return name;
-                         });
+                         kNameWithoutDots);
 
 class QuantizedWeightsTest : public OnDevice {};
 
@@ -105,11 +107,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, QuantizedWeightsTest,
                          ::testing::Combine(::testing::Values("llama3.2-1b", "qwen2.5-0.5b",
                                                               "qwen3-8b", "opt-125m"),
                                             ::testing::Values("cpu", "cuda")),
-                         [](const auto& info) {
-                           std::string name = TestName(info);
-                           std::ranges::replace(name, '.', '_');
-                           return name;
-                         });
+                         kNameWithoutDots);
 
 TEST(RandomDecoderTest, WeightBytes) {
   CpuDevice device(2);
