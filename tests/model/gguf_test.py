@@ -308,10 +308,13 @@ class GgufTest(unittest.TestCase):
                        "--json")
                 answer = json.loads(self.run_program(
                     "generate", *run, "In 1969, 3 astronauts flew to the Moon. The first person to walk on it"))
-                # Of Transformers 5.23 in float32; logits of 512 tokens of prose differ by at most 1e-4.
-                self.assertEqual(answer["text"],
-                                 " was Neil Armstrong.\n\nThe first person to walk on Mars was John Glenn.\n\nThe first "
-                                 "person to walk on the moon was Apollo 11.\n\nThe first person to walk")
+                # Of Transformers 5.23 in float32; logits of 512 tokens of prose differ by at most 1e-4. "Apollo" leads by
+                # 0.04 only, which a KV cache in bf16 may take on some processors.
+                expected = (" was Neil Armstrong.\n\nThe first person to walk on Mars was John Glenn.\n\nThe first "
+                            "person to walk on the moon was Apollo 11.\n\nThe first person to walk")
+                sure = len(expected) if dtype == "f32" else expected.index(" Apollo")
+                self.assertEqual(answer["text"][:sure], expected[:sure])
+                self.assertTrue(dtype != "f32" or len(answer["text"]) == sure)
                 # With its own chat template; the turn ends with a token that no text shows.
                 answer = json.loads(self.run_program("generate", *run, "--chat", "What is the capital of France?"))
                 self.assertEqual((answer["text"], answer["stats"]["finish_reason"]),
