@@ -55,7 +55,7 @@ class QuantizedCheckpointTest(unittest.TestCase):
                 quantized, plain = model.write(self.directory / "model"), model.write_plain(self.directory / "plain")
                 expected = self.logits(plain, "--dtype", "f32")
                 np.testing.assert_array_equal(self.logits(quantized, "--dtype", "f32"), expected)
-                # Inputs of products are rounded to 8 bits, as some weights are, and the KV cache to bf16.
+                # Some weights are rounded to 8 bits, and the KV cache to bf16.
                 error = distance(self.logits(quantized), expected)
                 self.assertLess(error, 0.03)
                 # From the same values, the same blocks: Q5_1 is no format's own.
