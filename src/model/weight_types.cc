@@ -109,8 +109,9 @@ const BlockFormat* Quantization::Of(std::string_view name, int64_t cols) const {
 
 WeightTypes::WeightTypes(const ModelConfig& config, bool compute_f32, Quantization quantization,
                          std::shared_ptr<const io::Checkpoint> checkpoint)
-    : WeightTypes(std::optional<DType>(), std::move(quantization), std::move(checkpoint)) {
-  stored_ = config.quantization;
+    : quantization_(std::move(quantization)),
+      checkpoint_(std::move(checkpoint)),
+      stored_(config.quantization) {
   if (compute_f32) {
     dtype_ = DType::kF32;
   } else if (quantization_.format != nullptr || config.quantized) {

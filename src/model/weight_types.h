@@ -38,11 +38,8 @@ struct Quantization {
 // The type of each matrix of a model.
 class WeightTypes {
  public:
-  // Every matrix is of `dtype`, or quantized.
-  explicit WeightTypes(DType dtype, Quantization quantization = {})
-      : WeightTypes(dtype, std::move(quantization), nullptr) {}
-  // As in the checkpoint, or quantized. compute_f32: everything is f32. Plain matrices beside
-  // quantized ones are bf16, as are all activations then.
+  // As in the checkpoint (null: of the config's dtype), or quantized. compute_f32: everything is
+  // f32. Plain matrices beside quantized ones are bf16, as are all activations then.
   WeightTypes(const ModelConfig& config, bool compute_f32, Quantization quantization,
               std::shared_ptr<const io::Checkpoint> checkpoint);
 
@@ -59,10 +56,6 @@ class WeightTypes {
   }
 
  private:
-  WeightTypes(std::optional<DType> dtype, Quantization quantization,
-              std::shared_ptr<const io::Checkpoint> checkpoint)
-      : dtype_(dtype), quantization_(std::move(quantization)), checkpoint_(std::move(checkpoint)) {}
-
   bool quantizes_ = false;
   std::optional<DType> dtype_;  // of plain matrices; none: each has its own
   Quantization quantization_;

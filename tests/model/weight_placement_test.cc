@@ -69,7 +69,7 @@ uint64_t Widened(const ModelConfig& config) {
 
 TEST(WeightPlacementTest, EstimatesWhatEachMemoryHolds) {
   const ModelConfig config = ModelConfig::FromShapeName("opt-6.7b");
-  const WeightTypes bf16(DType::kBF16);
+  const WeightTypes bf16(config, /*compute_f32=*/false, {}, nullptr);
   const auto all = static_cast<uint64_t>(config.parameters()) * 2 + Widened(config);
   const WeightBytes resident = EstimateWeights(config, bf16, 1, /*gpu=*/true);
   EXPECT_EQ(resident.device, all);
@@ -80,14 +80,14 @@ TEST(WeightPlacementTest, EstimatesWhatEachMemoryHolds) {
   const WeightBytes half = EstimateWeights(config, bf16, 0.5, true);
   EXPECT_EQ(half.host, 16 * 12 * square);
   EXPECT_EQ(half.device, all - half.host + (4 * 3 + 2 * 9) * square);
-  const WeightBytes none = EstimateWeights(config, WeightTypes(DType::kF32), 0, true);
+  const WeightBytes none = EstimateWeights(config, {config, true, {}, nullptr}, 0, true);
   EXPECT_EQ(none.host, 2 * 32 * 12 * square);
   EXPECT_EQ(EstimateWeights(config, bf16, 31.0 / 32, true).device, all) << "a place of its own";
 }
 
 TEST(WeightPlacementTest, PlacesHoldTheLargestOfTheLayers) {
   const ModelConfig config = ModelConfig::FromShapeName("llama3-8b");
-  const WeightTypes q4(DType::kBF16, Quantization::Parse("q4_k,down_proj=q6_k"));
+  const WeightTypes q4(config, false, Quantization::Parse("q4_k,down_proj=q6_k"), nullptr);
   const auto blocks = [](const char* format, int64_t rows, int64_t cols) {
     return ops::PackedBytes(*FindBlockFormat(format), rows, cols);
   };
