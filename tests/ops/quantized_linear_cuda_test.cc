@@ -1,14 +1,17 @@
 // Products with packed blocks on a GPU: up to 8 rows by the kernel whose weights are exact, up to
-// 192 by the one that rounds them to bf16, and more by cuBLASLt with the same rounded weights.
+// 192 by the one that rounds scales and weights to bf16 (8-bit weights only), and more by cuBLASLt
+// with weights rounded to bf16.
 #include "ops/linear/quantized_linear_cuda.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <string>
 #include <tuple>
 
 #include "ops/blocks_testing_cuda.h"
 #include "ops/linear/linear.h"
+#include "ops/linear/packed_layout.h"
 #include "ops/linear/quantized_gemv_cuda.h"
 
 namespace litecache::ops::cuda {
@@ -19,10 +22,19 @@ bool HasMinimum(std::string_view format) {
          format == "Q5_K";
 }
 
+// A value whose scale and minimum were rounded to bf16 before it was.
+double WithRoundedScale(const PackedScale& scale, float value) {
+  if (scale.scale == 0) return RoundTo(DType::kBF16, scale.minimum);
+  const double integer = std::round((double{value} - scale.minimum) / scale.scale);
+  const double result =
+      integer * RoundTo(DType::kBF16, scale.scale) + RoundTo(DType::kBF16, scale.minimum);
+  return RoundTo(DType::kBF16, static_cast<float>(result));
+}
+
 class CudaQuantizedLinearTest : public CudaBlocksTest {
  protected:
   // The case with the values that the implementation multiplies.
-  LinearCase CaseOf(const BlockWeights& weights, int64_t rows, DType y, bool bias, bool add,
+  LinearCase CaseOf(BlockWeights& weights, int64_t rows, DType y, bool bias, bool add,
                     int64_t padding) {
     const bool exact = rows <= kMaxQuantizedGemvRows && QuantizedGemvServes();
     LinearCase c{Matrix(DType::kBF16, rows, weights.cols, padding),
@@ -35,10 +47,24 @@ class CudaQuantizedLinearTest : public CudaBlocksTest {
     for (int64_t t = 0; t < rows; ++t) {
       for (int64_t i = 0; i < weights.cols; ++i) c.x.Set(t, i, random_.Normal());
     }
+    const PackedLayout& layout = kPackedLayouts[PackedLayoutOf(weights.format->name)];
+    const bool rounded_scales = !exact && rows <= kMostPiecewiseRows && padding % 8 == 0 &&
+                                layout.bits < 8 && QuantizedGemvServes();
+    const std::vector<std::byte> packed = weights.Packed();
     for (int64_t o = 0; o < weights.rows; ++o) {
+      const auto* const tile = reinterpret_cast<const uint8_t*>(packed.data()) +
+                               o / kPackedRows * PackedChunks(weights.cols) * layout.Bytes();
       for (int64_t i = 0; i < weights.cols; ++i) {
-        const float value = weights.At(o, i);
-        c.weight.Set(o, i, exact ? value : static_cast<float>(RoundTo(DType::kBF16, value)));
+        double value = weights.At(o, i);
+        if (rounded_scales) {
+          const PackedScale scale = ReadPackedScale(
+              layout, tile + i / kChunkColumns * layout.Bytes(), static_cast<int>(o % kPackedRows),
+              static_cast<int>(i % kChunkColumns) / layout.group);
+          value = WithRoundedScale(scale, weights.At(o, i));
+        } else if (!exact) {
+          value = RoundTo(DType::kBF16, weights.At(o, i));
+        }
+        c.weight.Set(o, i, static_cast<float>(value));
       }
     }
     if (bias) c.bias = RandomVector(weights.rows);
@@ -114,9 +140,11 @@ TEST_F(CudaQuantizedLinearTest, DeepAndWideProducts) {
   }
   // Both several segments and several batches.
   CheckBlocks("Q4_K", 7, 16 * 5 * sms, 4608, DType::kF32, false, false, 0);
-  // On 132 SMs, clusters of four blocks with several blocks of outputs.
+  // On 132 SMs, clusters of three and of seven blocks, and of two with several blocks of outputs.
   CheckBlocks("Q4_K", 9, 128 * 67 - 20, 4096, DType::kF32, false, false, 0);
-  CheckBlocks("Q6_K", 35, 128 * 67, 4096, DType::kBF16, true, false, 0);
+  CheckBlocks("Q4_0", 17, 128 * 19, 14336, DType::kF32, true, true, 0);
+  CheckBlocks("Q4_K", 9, 128 * 270, 1536, DType::kF32, false, false, 0);
+  CheckBlocks("Q6_K", 35, 128 * 140 - 20, 1536, DType::kBF16, true, false, 0);
 }
 
 TEST_F(CudaQuantizedLinearTest, ManyRowsOfEveryFormat) {

@@ -218,7 +218,10 @@ void WritePlane(const uint8_t* integers, int row, uint8_t* plane) {
 }
 
 void WritePlanes(const PackedLayout& layout, const RowChunk& row_chunk, int row, uint8_t* chunk) {
-  const uint8_t* const integers = row_chunk.integers;
+  uint8_t integers[kChunkColumns];  // in the order of a word's bytes
+  for (int i = 0; i < kChunkColumns; i += 4) {
+    for (int j = 0; j < 4; ++j) integers[i + PackedByteOf(j)] = row_chunk.integers[i + j];
+  }
   if (layout.bits == 8) return WritePlane<8, 0>(integers, row, chunk);
   uint8_t* const high = chunk + layout.HighAt();
   if (layout.bits == 2) {

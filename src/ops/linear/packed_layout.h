@@ -8,11 +8,12 @@
 // The integers lie as tensor cores multiply them (mma.m16n8k16 with the weights as its first
 // operand): lane 4g + q of a warp needs, of rows g and g + 8, four values of each 16. Products do
 // not depend on the order of the columns, so a lane takes four neighbours, columns 4q to 4q + 3.
-// Two 16s are a step, of which a lane has one word of 4-bit values for each of its rows: byte i has
-// column 4q + i of the first 16 in its low half, and of the second in its high half. Words of fewer
-// bits have the values of more steps in each byte; of 8-bit values, there is a word for each 16.
-// A lane's words are in groups of 16 bytes, one for each lane, so that a warp loads 512 contiguous
-// bytes at a time.
+// Two 16s are a step, of which a lane has one word of 4-bit values for each of its rows: a byte has
+// a column of the first 16 in its low half, and of the second in its high half. Bytes 0 and 2,
+// which one mask leaves of a word, are neighbouring columns: the order is 4q, 4q + 2, 4q + 1, 4q
+// + 3. Words of fewer bits have the values of more steps in each byte; of 8-bit values, there is a
+// word for each 16. A lane's words are in groups of 16 bytes, one for each lane, so that a warp
+// loads 512 contiguous bytes at a time.
 #pragma once
 
 #include <cstdint>
@@ -88,6 +89,9 @@ LC_HOST_DEVICE constexpr int PackedWordAt(int bits, int row, int step, int q, in
   const int word = bits == 8 ? step * 4 + row / 8 * 2 + half : step / (4 / bits) * 2 + row / 8;
   return word / 4 * 512 + (row % 8 * 4 + q) * 16 + word % 4 * 4;
 }
+
+// The byte of a word that has column 4q + i, and the column that byte i has.
+LC_HOST_DEVICE constexpr int PackedByteOf(int i) { return i % 2 * 2 + i / 2; }
 
 // The first bit of a value in its byte of that word.
 LC_HOST_DEVICE constexpr int PackedBitOf(int bits, int step, int half) {
@@ -188,10 +192,10 @@ LC_HOST_DEVICE void ReadPackedValues(const PackedLayout& l, const uint8_t* chunk
                          : packed::ReadAs<uint32_t>(chunk + l.HighAt() +
                                                     PackedWordAt(l.high_bits, row, step, q, half));
     for (int i = 0; i < 4; ++i) {
-      int value = static_cast<int>(word >> (8 * i + PackedBitOf(l.bits, step, half)));
+      int value = static_cast<int>(word >> (8 * PackedByteOf(i) + PackedBitOf(l.bits, step, half)));
       value = l.bits == 8 ? static_cast<int8_t>(value) : value & ((1 << l.bits) - 1);
       if (l.high_bits > 0) {
-        const auto more = high >> (8 * i + PackedBitOf(l.high_bits, step, half));
+        const auto more = high >> (8 * PackedByteOf(i) + PackedBitOf(l.high_bits, step, half));
         value |= static_cast<int>(more & ((1u << l.high_bits) - 1)) << l.bits;
       }
       const float product = packed::Times(scale.scale, static_cast<float>(value - l.offset));

@@ -4,9 +4,8 @@
 // A block multiplies eight tiles of 16 outputs with all rows of x. Its warps are two teams of four,
 // which divide the steps of a chunk; each warp of a team has two tiles. With fewer tiles warps
 // would read x from shared memory more often than there is time for, and with more they would have
-// no registers left: with 64 rows, of the time for a chunk, these reads take half, unpacking
-// weights three quarters and the products as much. With four teams every warp would have its loops'
-// instructions for half as many products: 60 instead of 50 instructions for an operand.
+// no registers left. Four teams take as long as two, measured. Where shared memory and registers
+// allow it, two blocks are on an SM: one multiplies while the other waits.
 //
 // The blocks of a cluster divide the depth, so that products of few outputs occupy all SMs. At the
 // end each adds up a part of the outputs, whose sums it reads from the others' shared memory. Of n
@@ -153,7 +152,7 @@ __device__ __forceinline__ void WriteGemmOutputs(const Arguments& a, int32_t til
 }
 
 template <int kLayout, int kColumnTiles>
-__global__ void __launch_bounds__(kGemmThreads, 1)
+__global__ void __launch_bounds__(kGemmThreads, GemmShape<kLayout, kColumnTiles>::kBlocks)
     QuantizedGemmKernel(const __grid_constant__ Arguments a, const GemmPlan plan) {
   using Shape = GemmShape<kLayout, kColumnTiles>;
   extern __shared__ __align__(128) uint8_t shared[];

@@ -11,10 +11,10 @@ void LaunchGemmRows(CudaStream& stream, const Arguments& a, int32_t tiles) {
   using Shape = GemmShape<kLayout, kColumnTiles>;
   static const size_t most = AllowSharedMemory(&QuantizedGemmKernel<kLayout, kColumnTiles>);
   LC_CHECK(most >= Shape::kUsedBytes);
-  // A block has more than half of an SM's shared memory.
-  static_assert(Shape::kUsedBytes > 116 * 1024);
+  // No more blocks fit on an SM.
+  static_assert((Shape::kBlocks + 1) * Shape::kUsedBytes > kWholeBytes);
   const GemmPlan plan{.tiles = tiles, .blocks = (tiles + kTilesOfBlock - 1) / kTilesOfBlock};
-  const GemmClusters clusters = ClustersFor(stream, plan.blocks, a.chunks);
+  const GemmClusters clusters = ClustersFor(stream, plan.blocks, a.chunks, Shape::kBlocks);
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim.x = static_cast<unsigned>(clusters.size);

@@ -50,8 +50,9 @@ void LaunchGemmLayout(CudaStream& stream, const Arguments& a, int32_t tiles);
 struct GemmClusters {
   int32_t count, size;
 };
-// Those that take the least time for `blocks` blocks of outputs and a depth of `chunks`.
-GemmClusters ClustersFor(const CudaStream& stream, int32_t blocks, int32_t chunks);
+// Those that take the least time for `blocks` blocks of outputs and a depth of `chunks`, where an
+// SM has room for per_sm thread blocks.
+GemmClusters ClustersFor(const CudaStream& stream, int32_t blocks, int32_t chunks, int32_t per_sm);
 
 struct Plan {
   int32_t share, more;  // tiles (pairs of them, if gated) of a block; how many have one more
@@ -126,9 +127,9 @@ __device__ float GroupSum(const uint4& in) {
 }
 
 // Columns [first, first + columns) of x to shared memory, in the order in which lanes use them: of
-// 32 columns, those of lane part q are 16 bytes, for each 16 columns 4q, 4q + 2, 4q + 1 and 4q + 3.
-// Layouts with a minimum need the sums of the groups, too. columns: a multiple of 256, so that all
-// lanes of a warp take part.
+// 32 columns, those of lane part q are 16 bytes, columns 4q to 4q + 3 of each 16. Layouts with a
+// minimum need the sums of the groups, too. columns: a multiple of 256, so that all lanes of a warp
+// take part.
 template <typename Shape>
 __device__ void StoreX(const Arguments& a, int32_t first, int32_t columns, int32_t groups,
                        int pitch, uint8_t* x, float* x_sums) {
@@ -147,11 +148,8 @@ __device__ void StoreX(const Arguments& a, int32_t first, int32_t columns, int32
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         uint8_t* const row = to + (begin + i) * pitch;
-        // Columns 0 and 2, 1 and 3 of four.
-        *reinterpret_cast<uint2*>(row) = {__byte_perm(in[i].x, in[i].y, 0x5410),
-                                          __byte_perm(in[i].x, in[i].y, 0x7632)};
-        *reinterpret_cast<uint2*>(row + 16) = {__byte_perm(in[i].z, in[i].w, 0x5410),
-                                               __byte_perm(in[i].z, in[i].w, 0x7632)};
+        *reinterpret_cast<uint2*>(row) = {in[i].x, in[i].y};
+        *reinterpret_cast<uint2*>(row + 16) = {in[i].z, in[i].w};
         if constexpr (Shape::kPacked.minimum) {
           const float sum = GroupSum<kLanes>(in[i]);
           if (piece % kLanes == 0) x_sums[XSumAt<Shape>(begin + i, piece / kLanes, groups)] = sum;

@@ -23,30 +23,10 @@
 #include <cstdint>
 
 #include "ops/common/tensor_core.cuh"
-#include "ops/linear/packed_layout.h"
+#include "ops/linear/quantized_integers.cuh"
 #include "ops/linear/quantized_scales.cuh"
 
 namespace litecache::ops::cuda::quantized {
-
-// a - b of two bf16 numbers each; exact here.
-__device__ inline uint32_t SubtractPairs(uint32_t a, uint32_t b) {
-  const __nv_bfloat162 difference = __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&a),
-                                            *reinterpret_cast<const __nv_bfloat162*>(&b));
-  return *reinterpret_cast<const uint32_t*>(&difference);
-}
-
-// (word & kMask) | kBits in one instruction. The compiler would take two, because an instruction
-// has room for one constant.
-template <uint32_t kMask, uint32_t kBits>
-__device__ inline uint32_t MaskAndSet(uint32_t word) {
-#ifdef __CUDA_ARCH__
-  uint32_t result;
-  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "n"(kMask), "n"(kBits));
-  return result;
-#else
-  return (word & kMask) | kBits;
-#endif
-}
 
 template <int kLayout, int kRowsOfX>
 struct ChunkShape {
@@ -165,32 +145,14 @@ struct ChunkWords {
     for (int i = 0; i < kWords / 4; ++i) LoadWords<4>(plane + i * 512 + lane * 16, to + i * 4);
   }
 
-  // A plane's word with the bits of its bytes 0 and 2 (odd = 0), or 1 and 3, moved to bit `to` of
-  // 16 each.
-  template <int kPlaneBits>
-  __device__ static uint32_t Moved(const uint32_t* words, int step, int half, int upper, int odd,
-                                   int to) {
-    const uint32_t word = words[step / (4 / kPlaneBits) * 2 + upper];
-    const int from = 8 * odd + PackedBitOf(kPlaneBits, step, half);
-    return from >= to ? word >> (from - to) : word << (to - from);
-  }
-
-  // Two integers of row g (upper = 0) or g + 8: columns 4q and 4q + 2, or those after them.
+  // Two integers of row g (upper = 0) or g + 8: columns 4q and 4q + 1, or those after them.
   __device__ __forceinline__ uint32_t Pair(int step, int half, int upper, int odd) const {
-    constexpr uint32_t k128 = 0x43004300;  // in bf16, whose last bit is then worth 1
     if constexpr (kBits == 8) {
-      // 128 + the lower seven bits, minus 128 or, with the sign bit, 256.
-      const uint32_t word = first[step * 4 + upper * 2 + half] >> (8 * odd);
-      return SubtractPairs(MaskAndSet<0x007f007f, k128>(word), MaskAndSet<0x00800080, k128>(word));
+      return SignedIntegers(first, step, half, upper, odd);
     } else {
-      constexpr uint32_t kMask = ((1u << kBits) - 1) * 0x00010001u;
-      uint32_t pair = MaskAndSet<kMask, k128>(Moved<kBits>(first, step, half, upper, odd, 0));
-      if constexpr (kHighBits > 0) {
-        constexpr uint32_t kHighMask = (((1u << kHighBits) - 1) * 0x00010001u) << kBits;
-        pair |= Moved<kHighBits>(second, step, half, upper, odd, kBits) & kHighMask;
-      }
+      const uint32_t pair = RaisedIntegers<Shape::kPacked>(first, second, step, half, upper, odd);
       if constexpr (Shape::kPacked.minimum) return pair;
-      return SubtractPairs(pair, k128 + Shape::kPacked.offset * 0x00010001u);
+      return AsWord(__hsub2(AsPair(pair), AsPair(kRaisedBy<Shape::kPacked>)));
     }
   }
 };
