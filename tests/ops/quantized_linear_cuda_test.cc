@@ -1,5 +1,5 @@
 // Products with packed blocks on a GPU: up to 8 rows by the kernel whose weights are exact, up to
-// 192 by the one that rounds scales and weights to bf16 (8-bit weights only), and more by cuBLASLt
+// 128 by the one that rounds scales and weights to bf16 (8-bit weights only), and more by cuBLASLt
 // with weights rounded to bf16.
 #include "ops/linear/quantized_linear_cuda.h"
 
@@ -156,9 +156,9 @@ TEST_F(CudaQuantizedLinearTest, ManyRowsOfEveryFormat) {
                                         {49, 145, 2048},
                                         {64, 33, 768},
                                         {65, 33, 512},
-                                        {131, 257, 768},
-                                        {192, 1, 256},
-                                        {193, 33, 512},
+                                        {101, 257, 768},
+                                        {128, 1, 256},
+                                        {129, 33, 512},
                                         {203, 7, 256}}) {
       CheckBlocks(format, rows, out, DepthOf(format, in), DType::kF32, rows % 2 == 1, rows < 65, 0);
       CheckBlocks(format, rows, out, DepthOf(format, in), DType::kBF16, rows == 64, false, 8);

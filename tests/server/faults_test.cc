@@ -88,10 +88,11 @@ TEST(Faults, ASlowReaderDoesNotHoldUpOthersAndIsClosedInTheEnd) {
   options.server.http.idle_timeout = milliseconds(700);
   TestServer server(options);
   Client slow(server.port(), 2048);
-  // Large events, so that the system's buffers fill quickly.
+  // Many large events, so that the system's buffers, of megabytes, fill quickly.
   slow.Send(RequestText("POST", "/v1/completions",
                         Json{{"prompt", "the"},
-                             {"max_tokens", 1000000},
+                             {"n", 16},
+                             {"max_tokens", 60000},
                              {"ignore_eos", true},
                              {"logprobs", 20},
                              {"stream", true}}

@@ -16,7 +16,7 @@ namespace litecache::ops::cuda {
 // GEMVs. Packed blocks (packed_blocks.h): x bf16 and y as with bf16 weights; sums in f32. Up to 8
 // rows a bandwidth-bound GEMV, whose weights are exact, one launch for four parts of one layout
 // (quantized_gemv_cuda.h); on a batch-invariant stream, up to 64 rows, eight at a time. More have
-// the weights rounded to bf16: up to 192 rows within a kernel, 64 rows and four parts of one layout
+// the weights rounded to bf16: up to 128 rows within a kernel, 64 rows and four parts of one layout
 // at a time, where a row's bits depend on how many rows and which parts are multiplied together;
 // beyond that and before sm_90 in memory, in slices that cuBLASLt multiplies.
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
