@@ -14,7 +14,7 @@ namespace litecache {
 //
 // Weights of dtype kBlocks are blocks of `format` along the columns, whose number is a multiple of
 // a block's values, without padding: in host memory as in a GGUF file, in a GPU's in the order of
-// ops/linear/packed_blocks.h.
+// ops/linear/quantized/packed_blocks.h.
 struct MatrixView {
   void* data = nullptr;
   DType dtype = DType::kF32;

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "model/weights.h"
-#include "ops/linear/packed_blocks.h"
+#include "ops/linear/quantized/packed_blocks.h"
 
 namespace litecache::model {
 namespace {

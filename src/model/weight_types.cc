@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "base/join.h"
-#include "ops/linear/packed_blocks.h"
+#include "ops/linear/quantized/packed_blocks.h"
 
 namespace litecache::model {
 namespace {

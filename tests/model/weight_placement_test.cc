@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "expect_error.h"
-#include "ops/linear/packed_blocks.h"
+#include "ops/linear/quantized/packed_blocks.h"
 
 namespace litecache::model {
 namespace {

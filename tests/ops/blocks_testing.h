@@ -7,7 +7,7 @@
 
 #include "base/block_layout.h"
 #include "base/matrix_view.h"
-#include "ops/linear/packed_blocks.h"
+#include "ops/linear/quantized/packed_blocks.h"
 #include "ops/ops_testing.h"
 
 namespace litecache::ops {

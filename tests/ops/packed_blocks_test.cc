@@ -1,4 +1,4 @@
-#include "ops/linear/packed_blocks.h"
+#include "ops/linear/quantized/packed_blocks.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "ops/blocks_testing.h"
-#include "ops/linear/packed_layout.h"
+#include "ops/linear/quantized/packed_layout.h"
 
 namespace litecache::ops {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "ops/bench_cuda.h"
 #include "ops/linear/linear_cuda.h"
-#include "ops/linear/packed_blocks.h"
+#include "ops/linear/quantized/packed_blocks.h"
 
 namespace litecache::ops::cuda {
 namespace {

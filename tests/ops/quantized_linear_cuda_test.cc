@@ -1,8 +1,6 @@
 // Products with packed blocks on a GPU: up to 8 rows by the kernel whose weights are exact, up to
 // 128 by the one that rounds scales and weights to bf16 (8-bit weights only), and more by cuBLASLt
 // with weights rounded to bf16.
-#include "ops/linear/quantized_linear_cuda.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -11,8 +9,9 @@
 
 #include "ops/blocks_testing_cuda.h"
 #include "ops/linear/linear.h"
-#include "ops/linear/packed_layout.h"
-#include "ops/linear/quantized_gemv_cuda.h"
+#include "ops/linear/quantized/gemv_cuda.h"
+#include "ops/linear/quantized/linear_cuda.h"
+#include "ops/linear/quantized/packed_layout.h"
 
 namespace litecache::ops::cuda {
 namespace {

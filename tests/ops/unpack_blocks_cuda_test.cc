@@ -1,5 +1,5 @@
 // Values of packed blocks on a GPU.
-#include "ops/linear/unpack_blocks_cuda.h"
+#include "ops/linear/quantized/unpack_blocks_cuda.h"
 
 #include <bit>
 #include <cmath>

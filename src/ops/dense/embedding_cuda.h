@@ -17,7 +17,7 @@ void Embedding(Stream& stream, const MatrixView& table, const int32_t* ids, cons
                Epilogue epilogue);
 
 // The same for a table of packed blocks, whose order in memory belongs to matrix products
-// (ops/linear/unpack_blocks_cuda.cu).
+// (ops/linear/quantized/unpack_blocks_cuda.cu).
 void GatherBlocks(CudaStream& stream, const MatrixView& table, const int32_t* ids,
                   const MatrixView& y, Epilogue epilogue);
 

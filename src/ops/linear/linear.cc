@@ -9,7 +9,7 @@
 #include "ops/linear/gemv_cuda.h"
 #include "ops/linear/linear_cpu.h"
 #include "ops/linear/linear_cuda.h"
-#include "ops/linear/quantized_gemv_cuda.h"
+#include "ops/linear/quantized/gemv_cuda.h"
 
 namespace litecache::ops {
 

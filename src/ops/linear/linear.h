@@ -32,7 +32,7 @@ struct LinearPart {
 // is the nearest multiple of the largest magnitude of 32 values / 127, the second the same of what
 // the first leaves, so that x keeps about 14 bits. Products with the weights' integers are exact
 // sums of 16 or 32, which are scaled and added in f32. Up to 2 rows unpack weights in registers,
-// more unpack them once for up to 512 rows (ops/linear/quantized_linear_cpu.h). Without AVX2 blocks
+// more unpack them once for up to 512 rows (ops/linear/quantized/linear_cpu.h). Without AVX2 blocks
 // are widened to f32 and multiply x as it is. Bits are as independent as above. A NaN or an
 // infinity in x makes the sums of its row NaN or infinite.
 void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const float* bias,

@@ -5,7 +5,7 @@
 #include "ops/linear/gemm_cpu.h"
 #include "ops/linear/gemm_onednn_cpu.h"
 #include "ops/linear/gemv_cpu.h"
-#include "ops/linear/quantized_linear_cpu.h"
+#include "ops/linear/quantized/linear_cpu.h"
 
 namespace litecache::ops::cpu {
 

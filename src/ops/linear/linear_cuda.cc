@@ -9,8 +9,8 @@
 #include "ops/dense/activation_cuda.h"
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/gemv_cuda.h"
-#include "ops/linear/quantized_gemv_cuda.h"
-#include "ops/linear/quantized_linear_cuda.h"
+#include "ops/linear/quantized/gemv_cuda.h"
+#include "ops/linear/quantized/linear_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

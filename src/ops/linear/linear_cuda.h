@@ -13,12 +13,12 @@ namespace litecache::ops::cuda {
 // also bf16 (kAdd: f32). bf16: sums in f32; up to 16 rows a bandwidth-bound GEMV, one launch for
 // four parts (gemv_cuda.h), before sm_90 only for parts below 24 MiB; otherwise, and for f32,
 // cuBLASLt (gemm_cuda.h). On a batch-invariant stream, up to 16 rows always run in the same of the
-// GEMVs. Packed blocks (packed_blocks.h): x bf16 and y as with bf16 weights; sums in f32. Up to 8
-// rows a bandwidth-bound GEMV, whose weights are exact, one launch for four parts of one layout
-// (quantized_gemv_cuda.h); on a batch-invariant stream, up to 64 rows, eight at a time. More have
-// the weights rounded to bf16: up to 128 rows within a kernel, 64 rows and four parts of one layout
-// at a time, where a row's bits depend on how many rows and which parts are multiplied together;
-// beyond that and before sm_90 in memory, in slices that cuBLASLt multiplies.
+// GEMVs. Packed blocks (quantized/packed_blocks.h): x bf16 and y as with bf16 weights; sums in f32.
+// Up to 8 rows a bandwidth-bound GEMV, whose weights are exact, one launch for four parts of one
+// layout (quantized/gemv_cuda.h); on a batch-invariant stream, up to 64 rows, eight at a time. More
+// have the weights rounded to bf16: up to 128 rows within a kernel, 64 rows and four parts of one
+// layout at a time, where a row's bits depend on how many rows and which parts are multiplied
+// together; beyond that and before sm_90 in memory, in slices that cuBLASLt multiplies.
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue);
 

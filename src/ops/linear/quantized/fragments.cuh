@@ -15,8 +15,8 @@
 #include <algorithm>
 
 #include "ops/common/tensor_core.cuh"
-#include "ops/linear/quantized_integers.cuh"
-#include "ops/linear/quantized_scales.cuh"
+#include "ops/linear/quantized/integers.cuh"
+#include "ops/linear/quantized/scales.cuh"
 
 namespace litecache::ops::cuda::quantized {
 

@@ -1,5 +1,5 @@
 // The quantized GEMV for formats whose blocks have 32 values.
-#include "ops/linear/quantized_launch.cuh"
+#include "ops/linear/quantized/gemv_launch.cuh"
 
 namespace litecache::ops::cuda::quantized {
 

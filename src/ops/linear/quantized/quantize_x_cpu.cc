@@ -1,10 +1,10 @@
-#include "ops/linear/quantize_x_cpu.h"
+#include "ops/linear/quantized/quantize_x_cpu.h"
 
 #include <bit>
 #include <limits>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ops/linear/quantize_x_cpu.cc"
+#define HWY_TARGET_INCLUDE "ops/linear/quantized/quantize_x_cpu.cc"
 #include "hwy/foreach_target.h"
 // Highway requires this include to come after foreach_target.
 #include "hwy/highway.h"

@@ -1,4 +1,4 @@
-// What the kernel for 9 and more rows (quantized_gemm.cuh) has in shared memory, and its copies
+// What the kernel for 9 and more rows (gemm.cuh) has in shared memory, and its copies
 // there.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include "ops/common/overlap.cuh"
 #include "ops/common/tensor_core.cuh"
 #include "ops/common/thread_block_clusters.cuh"
-#include "ops/linear/quantized_parts.cuh"
+#include "ops/linear/quantized/parts.cuh"
 
 namespace litecache::ops::cuda::quantized {
 

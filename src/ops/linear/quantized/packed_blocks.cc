@@ -1,4 +1,4 @@
-#include "ops/linear/packed_blocks.h"
+#include "ops/linear/quantized/packed_blocks.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 
 #include "base/block_layout.h"
 #include "base/error.h"
-#include "ops/linear/packed_layout.h"
+#include "ops/linear/quantized/packed_layout.h"
 
 namespace litecache::ops {
 namespace {

@@ -2,7 +2,7 @@
 // takes a while to compile.
 #pragma once
 
-#include "ops/linear/quantized_gemm.cuh"
+#include "ops/linear/quantized/gemm.cuh"
 
 namespace litecache::ops::cuda::quantized {
 

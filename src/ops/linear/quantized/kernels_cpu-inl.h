@@ -6,9 +6,9 @@
 
 // Unpacking first, the others use it.
 // clang-format off
-#include "ops/linear/quantized_unpack_cpu-inl.h"
-#include "ops/linear/quantized_gemv_cpu-inl.h"
-#include "ops/linear/quantized_gemm_cpu-inl.h"
+#include "ops/linear/quantized/unpack_cpu-inl.h"
+#include "ops/linear/quantized/gemv_cpu-inl.h"
+#include "ops/linear/quantized/gemm_cpu-inl.h"
 // clang-format on
 
 namespace litecache::ops::cpu {

@@ -15,7 +15,7 @@
 
 #include "ops/common/overlap.cuh"
 #include "ops/common/shared_memory.cuh"
-#include "ops/linear/quantized_parts.cuh"
+#include "ops/linear/quantized/parts.cuh"
 
 namespace litecache::ops::cuda::quantized {
 

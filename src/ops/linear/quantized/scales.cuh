@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "ops/linear/packed_layout.h"
+#include "ops/linear/quantized/packed_layout.h"
 
 namespace litecache::ops::cuda::quantized {
 

@@ -23,7 +23,7 @@ class UnpackedSlice {
   Buffer memory_;
 };
 
-// The kernels of quantized_gemv_cuda.h serve up to this many rows, with one read of the weights for
+// The kernels of gemv_cuda.h serve up to this many rows, with one read of the weights for
 // kMaxQuantizedGemmRows of them. Llama 3.1 8B's o, gate and up, and down with Q4_K on an H200: two
 // such products take 33, 144 and 80 us, three 49, 216 and 119; writing the weights as bf16 and
 // multiplying that takes 33, 199 and 108.

@@ -1,5 +1,5 @@
 // Kernels of products with blocks of quantized weights: integer dot products with rows in 8 bits,
-// which are the terms of x (quantized_linear_cpu.h). x86 instructions only; each set of
+// which are the terms of x (linear_cpu.h). x86 instructions only; each set of
 // instructions compiles the same source (quantized_*-inl.h).
 #pragma once
 

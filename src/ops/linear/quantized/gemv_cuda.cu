@@ -9,8 +9,8 @@
 #include "ops/common/shared_memory.cuh"
 #include "ops/common/thread_block_clusters_cuda.h"
 #include "ops/common/vectors.cuh"
-#include "ops/linear/quantized_gemv_cuda.h"
-#include "ops/linear/quantized_parts.cuh"
+#include "ops/linear/quantized/gemv_cuda.h"
+#include "ops/linear/quantized/parts.cuh"
 
 namespace litecache::ops::cuda {
 namespace {

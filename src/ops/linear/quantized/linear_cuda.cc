@@ -1,4 +1,4 @@
-#include "ops/linear/quantized_linear_cuda.h"
+#include "ops/linear/quantized/linear_cuda.h"
 
 #include <cuda_runtime_api.h>
 
@@ -10,9 +10,9 @@
 #include "device/cuda/check.h"
 #include "ops/linear/gemv_cuda.h"
 #include "ops/linear/linear_scratch_cuda.h"
-#include "ops/linear/packed_blocks.h"
-#include "ops/linear/quantized_gemv_cuda.h"
-#include "ops/linear/unpack_blocks_cuda.h"
+#include "ops/linear/quantized/gemv_cuda.h"
+#include "ops/linear/quantized/packed_blocks.h"
+#include "ops/linear/quantized/unpack_blocks_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

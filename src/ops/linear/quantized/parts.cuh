@@ -1,11 +1,11 @@
-// The quantized GEMV's arguments, and the phases of its kernel (quantized_gemv.cuh) besides the
+// The quantized GEMV's arguments, and the phases of its kernel (gemv.cuh) besides the
 // products: x, and the outputs.
 #pragma once
 
 #include <cstdint>
 
 #include "ops/linear/gemv_cuda.h"
-#include "ops/linear/quantized_tiles.cuh"
+#include "ops/linear/quantized/tiles.cuh"
 
 namespace litecache::ops::cuda::quantized {
 
@@ -35,14 +35,14 @@ struct Arguments {
   Target targets[kMaxGemvParts];
 };
 
-// units: tiles, or pairs of them. Defined in quantized_launch.cuh and compiled for every layout by
-// quantized_gemv_small_cuda.cu and quantized_gemv_large_cuda.cu.
+// units: tiles, or pairs of them. Defined in gemv_launch.cuh and compiled for every layout by
+// gemv_small_cuda.cu and gemv_large_cuda.cu.
 template <int kLayout>
 void LaunchLayout(CudaStream& stream, const Arguments& a, int32_t units);
 
-// The kernel for more rows (quantized_gemm.cuh). tiles: of both parts, if gated. Defined in
-// quantized_gemm_launch.cuh and compiled for every layout by quantized_gemm_small_cuda.cu and
-// quantized_gemm_large_cuda.cu.
+// The kernel for more rows (gemm.cuh). tiles: of both parts, if gated. Defined in
+// gemm_launch.cuh and compiled for every layout by gemm_small_cuda.cu and
+// gemm_large_cuda.cu.
 template <int kLayout>
 void LaunchGemmLayout(CudaStream& stream, const Arguments& a, int32_t tiles);
 

@@ -1,6 +1,6 @@
 // Products with many rows of x: weights are unpacked to bytes in memory once for all rows, and
 // lanes are rows of x. Included once for each set of instructions, by
-// quantized_kernels_cpu-inl.h.
+// kernels_cpu-inl.h.
 
 namespace litecache::ops::cpu {
 namespace LC_QUANTIZED_NAMESPACE {

@@ -1,5 +1,5 @@
 // Blocks of quantized weights brought into one form, in AVX2 registers. Included once for each set
-// of instructions, by quantized_kernels_cpu-inl.h.
+// of instructions, by kernels_cpu-inl.h.
 
 namespace litecache::ops::cpu {
 namespace LC_QUANTIZED_NAMESPACE {

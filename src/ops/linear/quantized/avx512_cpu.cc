@@ -1,6 +1,6 @@
 #include "base/block_layout.h"
 #include "ops/common/avx2_target.h"
-#include "ops/linear/quantized_kernels_cpu.h"
+#include "ops/linear/quantized/kernels_cpu.h"
 
 #if defined(__x86_64__)
 
@@ -8,7 +8,7 @@
 #define LC_QUANTIZED_VNNI
 LC_BEGIN_AVX512_VNNI
 // Its files are compiled once for each set of instructions.
-#include "ops/linear/quantized_kernels_cpu-inl.h"
+#include "ops/linear/quantized/kernels_cpu-inl.h"
 LC_END_AVX512_VNNI
 #undef LC_QUANTIZED_VNNI
 #undef LC_QUANTIZED_NAMESPACE

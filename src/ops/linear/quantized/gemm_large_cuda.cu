@@ -1,5 +1,5 @@
 // The kernel for 9 and more rows, for formats whose blocks have 256 values.
-#include "ops/linear/quantized_gemm_launch.cuh"
+#include "ops/linear/quantized/gemm_launch.cuh"
 
 namespace litecache::ops::cuda::quantized {
 

@@ -1,5 +1,5 @@
 // Products with a few rows of x: every row of weights is unpacked into registers and multiplied
-// with each row of x. Included once for each set of instructions, by quantized_kernels_cpu-inl.h.
+// with each row of x. Included once for each set of instructions, by kernels_cpu-inl.h.
 
 namespace litecache::ops::cpu {
 namespace LC_QUANTIZED_NAMESPACE {

@@ -6,9 +6,9 @@
 #include "ops/common/overlap.cuh"
 #include "ops/common/tensor_core.cuh"
 #include "ops/dense/embedding_cuda.h"
-#include "ops/linear/packed_blocks.h"
-#include "ops/linear/packed_layout.h"
-#include "ops/linear/unpack_blocks_cuda.h"
+#include "ops/linear/quantized/packed_blocks.h"
+#include "ops/linear/quantized/packed_layout.h"
+#include "ops/linear/quantized/unpack_blocks_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

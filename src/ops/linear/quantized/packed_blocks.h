@@ -1,6 +1,6 @@
 // How quantized weights lie in a GPU's memory: the blocks of a GGUF file in another order, in which
 // the threads of a product read whole words. Written on the host when weights are uploaded, read by
-// the kernels of quantized_gemv_cuda.h and unpack_blocks_cuda.h. Their values are the format's, bit
+// the kernels of gemv_cuda.h and unpack_blocks_cuda.h. Their values are the format's, bit
 // for bit.
 #pragma once
 

@@ -15,8 +15,8 @@
 #pragma once
 
 #include "ops/common/shared_memory.cuh"
-#include "ops/linear/quantized_fragments.cuh"
-#include "ops/linear/quantized_gemm_copies.cuh"
+#include "ops/linear/quantized/fragments.cuh"
+#include "ops/linear/quantized/gemm_copies.cuh"
 
 namespace litecache::ops::cuda::quantized {
 

@@ -1,4 +1,4 @@
-#include "ops/linear/quantized_linear_cpu.h"
+#include "ops/linear/quantized/linear_cpu.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,8 +6,8 @@
 #include "base/error.h"
 #include "device/cpu/cpu_isa.h"
 #include "ops/common/scratch.h"
-#include "ops/linear/quantize_x_cpu.h"
-#include "ops/linear/quantized_kernels_cpu.h"
+#include "ops/linear/quantized/kernels_cpu.h"
+#include "ops/linear/quantized/quantize_x_cpu.h"
 
 namespace litecache::ops::cpu {
 

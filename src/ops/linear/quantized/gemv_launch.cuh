@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "ops/linear/quantized_gemv.cuh"
+#include "ops/linear/quantized/gemv.cuh"
 
 namespace litecache::ops::cuda::quantized {
 

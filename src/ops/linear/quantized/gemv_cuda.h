@@ -29,7 +29,7 @@ void QuantizedGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPar
 // Whether this GPU, and the alignment of x (16 bytes), allow the following.
 bool QuantizedGemmServes(const MatrixView& x);
 // The same for up to kMaxQuantizedGemmRows rows, with weights rounded to bf16 once for all rows;
-// scales of weights of fewer than 8 bits are rounded before (quantized_fragments.cuh). The order of
+// scales of weights of fewer than 8 bits are rounded before (fragments.cuh). The order of
 // sums depends on the depth, on the number of rows and on that of all parts' outputs.
 void QuantizedGemm(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
                    Epilogue epilogue);
