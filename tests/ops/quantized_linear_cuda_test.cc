@@ -21,6 +21,8 @@ bool HasMinimum(std::string_view format) {
          format == "Q5_K";
 }
 
+const MatrixView kAlignedX = MatrixView::Of(static_cast<void*>(nullptr), DType::kBF16, 1, 8);
+
 // A value whose scale and minimum were rounded to bf16 before it was.
 double WithRoundedScale(const PackedScale& scale, float value) {
   if (scale.scale == 0) return RoundTo(DType::kBF16, scale.minimum);
@@ -35,7 +37,9 @@ class CudaQuantizedLinearTest : public CudaBlocksTest {
   // The case with the values that the implementation multiplies.
   LinearCase CaseOf(BlockWeights& weights, int64_t rows, DType y, bool bias, bool add,
                     int64_t padding) {
-    const bool exact = rows <= kMaxQuantizedGemvRows && QuantizedGemvServes();
+    const bool gemm = padding % 8 == 0 && QuantizedGemmServes(kAlignedX);
+    const bool exact =
+        rows <= (gemm ? kMaxQuantizedGemvRows : kMostGemvRows) && QuantizedGemvServes();
     LinearCase c{Matrix(DType::kBF16, rows, weights.cols, padding),
                  Matrix(DType::kF32, weights.rows, weights.cols),
                  Matrix::Normal(random_, y, rows, weights.rows, padding),
@@ -47,8 +51,7 @@ class CudaQuantizedLinearTest : public CudaBlocksTest {
       for (int64_t i = 0; i < weights.cols; ++i) c.x.Set(t, i, random_.Normal());
     }
     const PackedLayout& layout = kPackedLayouts[PackedLayoutOf(weights.format->name)];
-    const bool rounded_scales = !exact && rows <= kMostPiecewiseRows && padding % 8 == 0 &&
-                                layout.bits < 8 && QuantizedGemvServes();
+    const bool rounded_scales = gemm && !exact && rows <= kMostPiecewiseRows && layout.bits < 8;
     const std::vector<std::byte> packed = weights.Packed();
     for (int64_t o = 0; o < weights.rows; ++o) {
       const auto* const tile = reinterpret_cast<const uint8_t*>(packed.data()) +
@@ -224,8 +227,31 @@ TEST_F(CudaQuantizedLinearTest, PartsOfSeveralFormats) {
   }
 }
 
+// While it lives, the kernels run as on consumers' GPUs.
+class LittleSharedMemory {
+ public:
+  LittleSharedMemory() { LimitSharedMemory(99 * 1024); }
+  ~LittleSharedMemory() { LimitSharedMemory(INT64_MAX); }
+};
+
+TEST_F(CudaQuantizedLinearTest, OnGpusWithLittleSharedMemory) {
+  if (!QuantizedGemvServes()) GTEST_SKIP() << "needs sm_80";
+  const LittleSharedMemory little;
+  EXPECT_FALSE(QuantizedGemmServes(kAlignedX));
+  for (const std::string_view format : kPackedFormats) {
+    for (const int64_t rows : {1, 2, 3, 4, 5, 8, 9, 23, 32, 33}) {
+      const int64_t in = DepthOf(format, rows % 4 == 1 ? 14336 : 1280);
+      CheckBlocks(format, rows, 257, in, rows % 2 == 1 ? DType::kF32 : DType::kBF16, rows % 3 == 0,
+                  rows == 3, 0);
+    }
+  }
+  // Blocks with several tiles.
+  CheckBlocks("Q4_K", 1, 16 * 7 * gpu_->sm_count() + 5, 512, DType::kF32, false, false, 0);
+  CheckBlocks("Q8_0", 4, 16 * 7 * gpu_->sm_count() + 5, 512, DType::kF32, true, false, 0);
+}
+
 TEST_F(CudaQuantizedLinearTest, ARowsBitsDoNotDependOnTheOthers) {
-  if (!QuantizedGemvServes()) GTEST_SKIP() << "needs sm_90";
+  if (!QuantizedGemvServes()) GTEST_SKIP() << "needs sm_80";
   constexpr int64_t kOut = 203, kMost = kMaxQuantizedGemvRows, kRows = 29;
   EXPECT_EQ(LinearBatchInvariantRows(DeviceType::kCuda, DType::kBlocks), kMost);
   AsCuda(*stream_).MakeBatchInvariant();
@@ -248,10 +274,13 @@ TEST_F(CudaQuantizedLinearTest, ARowsBitsDoNotDependOnTheOthers) {
                                         {0, kRows}}) {
         SCOPED_TRACE(fmt::format("{}, rows [{}, {}) of {}", format, first, first + rows, in));
         const std::vector<float> got = Product(device_x.Rows(first, rows), weight);
-        const int64_t both = std::min(rows, kMost - first) * kOut;
-        ASSERT_EQ(std::memcmp(got.data(), want.data() + first * kOut,
-                              static_cast<size_t>(both) * sizeof(float)),
-                  0);
+        const auto bytes =
+            static_cast<size_t>(std::min(rows, kMost - first) * kOut) * sizeof(float);
+        ASSERT_EQ(std::memcmp(got.data(), want.data() + first * kOut, bytes), 0);
+        // Nor on the GPU's shared memory.
+        const LittleSharedMemory little;
+        const std::vector<float> there = Product(device_x.Rows(first, rows), weight);
+        ASSERT_EQ(std::memcmp(there.data(), want.data() + first * kOut, bytes), 0);
       }
       buffers_.clear();
     }

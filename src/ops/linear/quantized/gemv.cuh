@@ -1,12 +1,16 @@
-// The kernel for products of few rows with packed blocks. One block per SM has an even share of all
-// tiles of 16 outputs. Eight warps divide a tile's chunks: warp w has chunks w, w + 8, ...; there
-// are two such teams, for every other tile. Each warp keeps its own ring of asynchronous copies
-// full.
+// The kernel for products of few rows with packed blocks. Each block has an even share of all
+// tiles of 16 outputs. Eight warps divide a tile's chunks: warp w has chunks w, w + 8, ...
+// Each warp keeps its own ring of asynchronous copies full.
 //
 // A warp multiplies a chunk of all its tiles before the next one, so that it loads x's operands
 // once for each chunk, not for each tile: with 8 rows they are twice as many bytes as the weights.
 // The sums of several tiles are therefore in shared memory, where warps add to their own;
 // at the end of a batch of tiles all threads add up the warps' sums.
+//
+// With two teams of eight warps, for every other tile, a block occupies an SM, and x is there once.
+// With one, a block takes at most the 99 KiB of shared memory that any GPU has for one, and two
+// share an SM that has more. On an H200 that takes as long with one row of x, and with four a tenth
+// longer.
 //
 // The launch overlaps the kernel before it (overlap.cuh): rings fill while that kernel ends.
 #pragma once
@@ -19,23 +23,23 @@
 
 namespace litecache::ops::cuda::quantized {
 
-constexpr int kTeams = 2;
 // Stages of a warp's ring. What the rings leave is for x and sums.
-constexpr int StagesFor(int rows, int chunk_bytes) {
-  const int bytes = (rows <= 2 ? 160 : 128) * 1024;
-  return std::clamp(bytes / (kTeams * kSplit * chunk_bytes), 2, 6);
+constexpr int StagesFor(int teams, int rows, int chunk_bytes) {
+  const int bytes = (teams == 1 ? 56 : rows <= 2 ? 160 : 128) * 1024;
+  return std::clamp(bytes / (teams * kSplit * chunk_bytes), 2, 6);
 }
 
-template <typename Shape>
+template <typename Shape, int kTeams>
 struct Ring {
   static constexpr int kWarps = kTeams * kSplit;
   static constexpr int kThreads = kWarps * 32;
-  static constexpr int kStages = StagesFor(Shape::kRows, Shape::kBytes);
+  static constexpr int kStages = StagesFor(kTeams, Shape::kRows, Shape::kBytes);
   static constexpr int kWarpBytes = kStages * Shape::kBytes;
+  static constexpr int kBytes = kWarps * kWarpBytes;
 };
 
 // The copies of a warp: its chunks of its team's tiles, in the order in which they are multiplied.
-template <typename Shape>
+template <typename Shape, int kTeams>
 class RingCopies {
  public:
   // bases: addresses of the block's tiles; [0, tiles).
@@ -74,7 +78,7 @@ class RingCopies {
  private:
   __device__ __forceinline__ void Advance() {
     to_ += Shape::kBytes;
-    if (to_ == begin_ + Ring<Shape>::kWarpBytes) to_ = begin_;
+    if (to_ == begin_ + Ring<Shape, kTeams>::kWarpBytes) to_ = begin_;
     tile_ += kTeams;
     if (tile_ < end_tile_) return;
     tile_ = first_tile_;
@@ -96,12 +100,13 @@ class RingCopies {
   int32_t first_tile_, tile_, end_tile_;
 };
 
-template <int kLayout, int kRows>
-__global__ void __launch_bounds__(Ring<ChunkShape<kLayout, kRows>>::kThreads, 1)
+template <int kLayout, int kRows, int kTeams>
+__global__ void __launch_bounds__(Ring<ChunkShape<kLayout, kRows>, kTeams>::kThreads, 2 / kTeams)
     QuantizedGemvKernel(const __grid_constant__ Arguments a, const Plan plan) {
   using Shape = ChunkShape<kLayout, kRows>;
   using Parts = SharedParts<Shape>;
-  constexpr int kStages = Ring<Shape>::kStages;
+  using Rings = Ring<Shape, kTeams>;
+  constexpr int kStages = Rings::kStages;
   extern __shared__ __align__(128) uint8_t shared[];
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int team = warp / kSplit, split = warp % kSplit;
@@ -109,22 +114,21 @@ __global__ void __launch_bounds__(Ring<ChunkShape<kLayout, kRows>>::kThreads, 1)
   const int32_t block = static_cast<int32_t>(blockIdx.x), units = a.gated ? 2 : 1;
   const int32_t first = (block * plan.share + min(block, plan.more)) * units;
   const int32_t tiles = (plan.share + (block < plan.more ? 1 : 0)) * units;
-  const uint8_t* const ring = shared + warp * Ring<Shape>::kWarpBytes;
-  auto* const bases =
-      reinterpret_cast<uint64_t*>(shared + Ring<Shape>::kWarps * Ring<Shape>::kWarpBytes);
+  const uint8_t* const ring = shared + warp * Rings::kWarpBytes;
+  auto* const bases = reinterpret_cast<uint64_t*>(shared + Rings::kBytes);
   auto* const sums = reinterpret_cast<float*>(bases + (tiles + 1) / 2 * 2);
   float* const x_sums = sums + plan.batch * kSplit * Shape::kTileSums;
   uint8_t* const x = reinterpret_cast<uint8_t*>(x_sums) + Parts::XSumsBytes(plan.segment);
   const int pitch = Parts::Pitch(plan.segment);
 
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < tiles; i += Ring<Shape>::kThreads) {
+  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < tiles; i += Rings::kThreads) {
     const TilePlace place = FindTile(a, first + i);
     bases[i] = reinterpret_cast<uint64_t>(a.targets[place.target].weight +
                                           int64_t{place.tile} * a.chunks * Shape::kBytes);
   }
   __syncthreads();
-  RingCopies<Shape> copies(bases, tiles, plan.batch, a.chunks, team, split, lane,
-                           SharedAddress(ring));
+  RingCopies<Shape, kTeams> copies(bases, tiles, plan.batch, a.chunks, team, split, lane,
+                                   SharedAddress(ring));
 #pragma unroll 1
   for (int i = 0; i < kStages - 1; ++i) copies.Next();
   WaitForKernelBefore();

@@ -18,8 +18,9 @@ namespace {
 using namespace quantized;
 
 constexpr int64_t kMostDepth = int64_t{1} << 20;
-// Of a block: the largest rings, and x and sums beside them.
-constexpr int kSharedNeeded = 224 * 1024;
+// Shared memory that the only block of the kernel for more rows on an SM takes.
+constexpr int64_t kGemmBytes = 224 * 1024;
+int64_t most_shared = INT64_MAX;  // by LimitSharedMemory
 
 int LayoutOf(const MatrixView& weight) {
   LC_CHECK(weight.dtype == DType::kBlocks && weight.format != nullptr);
@@ -107,6 +108,13 @@ void MultiplyGated(Launcher launch, CudaStream& stream, const MatrixView& x, con
   if (FillTargets(parts, a, tiles) == 2) launch(layout, stream, a, tiles);
 }
 
+int Attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  LC_CUDA(cudaGetDevice(&device));
+  LC_CUDA(cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
+}
+
 __global__ void ProbeKernel() {}
 
 // How many clusters of `size` blocks run at once where an SM has room for per_sm blocks: partitions
@@ -121,7 +129,7 @@ int32_t FindMostClusters(int32_t size, int32_t per_sm) {
   cudaLaunchConfig_t config = {};
   config.gridDim = static_cast<unsigned>(size);
   config.blockDim = 256;
-  config.dynamicSmemBytes = static_cast<size_t>(kSharedNeeded / per_sm);
+  config.dynamicSmemBytes = static_cast<size_t>(kGemmBytes / per_sm);
   config.attrs = &attribute;
   config.numAttrs = 1;
   int clusters = 0;
@@ -145,17 +153,13 @@ int32_t MostClusters(const CudaStream& stream, int32_t size, int32_t per_sm) {
 
 }  // namespace
 
-bool QuantizedGemvServes() {
-  static const bool serves = [] {
-    int device = 0, shared = 0;
-    LC_CUDA(cudaGetDevice(&device));
-    LC_CUDA(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    return KernelsKnowHopper() && shared >= kSharedNeeded;
-  }();
-  return serves;
+bool QuantizedGemvServes() { return SharedMemoryOfBlock() >= kOneTeamBytes; }
+
+bool QuantizedGemmServes(const MatrixView& x) {
+  return KernelsKnowHopper() && SharedMemoryOfBlock() >= kGemmBytes && Aligned(x, 8);
 }
 
-bool QuantizedGemmServes(const MatrixView& x) { return QuantizedGemvServes() && Aligned(x, 8); }
+void LimitSharedMemory(int64_t bytes) { most_shared = bytes; }
 
 bool SamePackedLayout(const BlockFormat& a, const BlockFormat& b) {
   return PackedLayoutOf(a.name) == PackedLayoutOf(b.name);
@@ -182,6 +186,28 @@ void QuantizedGatedGemm(CudaStream& stream, const MatrixView& x, const LinearPar
 }
 
 namespace quantized {
+
+int64_t SharedMemoryOfBlock() {
+  static const int64_t bytes = Attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return std::min(bytes, most_shared);
+}
+
+int64_t SharedMemoryOfSm() {
+  static const int64_t bytes = Attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor);
+  static const int64_t reserved = Attribute(cudaDevAttrReservedSharedMemoryPerBlock);
+  return most_shared < bytes ? std::min(bytes, most_shared + reserved) : bytes;
+}
+
+Arguments RowsOf(Arguments a, int32_t first, int32_t count) {
+  a.x += first * a.x_stride;
+  a.rows = count;
+  for (Target& target : a.targets) {
+    if (target.y == nullptr) continue;
+    const int64_t bytes = first * target.y_stride * (target.bf16_y ? 2 : 4);
+    target.y = static_cast<uint8_t*>(target.y) + bytes;
+  }
+  return a;
+}
 
 GemmClusters ClustersFor(const CudaStream& stream, int32_t blocks, int32_t chunks, int32_t per_sm) {
   const int32_t sms = stream.sm_count();

@@ -9,7 +9,8 @@
 
 namespace litecache::ops::cuda {
 
-// Whether this GPU runs the kernels: sm_90 or later with as much shared memory as an H100.
+// Whether this GPU runs the kernel for few rows: sm_80 or later. (All but the few that have less
+// than 99 KiB of shared memory for a block.)
 bool QuantizedGemvServes();
 
 // Rows of one launch of either kernel.
@@ -26,7 +27,8 @@ void QuantizedGemv(CudaStream& stream, const MatrixView& x, std::span<const Line
 void QuantizedGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
                         const LinearPart& up);
 
-// Whether this GPU, and the alignment of x (16 bytes), allow the following.
+// Whether this GPU, sm_90 or later with as much shared memory as an H100, and the alignment of x
+// (16 bytes) allow the following.
 bool QuantizedGemmServes(const MatrixView& x);
 // The same for up to kMaxQuantizedGemmRows rows, with weights rounded to bf16 once for all rows;
 // scales of weights of fewer than 8 bits are rounded before (fragments.cuh). The order of
@@ -35,6 +37,9 @@ void QuantizedGemm(CudaStream& stream, const MatrixView& x, std::span<const Line
                    Epilogue epilogue);
 void QuantizedGatedGemm(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
                         const LinearPart& up);
+
+// For tests: as on a GPU that has at most so many bytes of shared memory for a block.
+void LimitSharedMemory(int64_t bytes);
 
 // Whether two formats' weights may be in one launch.
 bool SamePackedLayout(const BlockFormat& a, const BlockFormat& b);

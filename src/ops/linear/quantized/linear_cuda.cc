@@ -19,7 +19,9 @@ namespace {
 
 // Whether the kernel with exact weights serves.
 bool GemvServes(const CudaStream& stream, const MatrixView& x) {
-  return x.rows <= (stream.batch_invariant() ? kMostInvariantRows : kMaxQuantizedGemvRows);
+  if (!QuantizedGemvServes()) return false;
+  if (stream.batch_invariant()) return x.rows <= kMostInvariantRows;
+  return x.rows <= (QuantizedGemmServes(x) ? kMaxQuantizedGemvRows : kMostGemvRows);
 }
 
 // Calls f(first, count) for pieces of the rows.
@@ -67,8 +69,7 @@ void UnpackedSlice::ForEach(CudaStream& stream, const MatrixView& weight,
 }
 
 bool PiecewiseServes(const CudaStream& stream, const MatrixView& x) {
-  if (GemvServes(stream, x)) return QuantizedGemvServes();
-  return x.rows <= kMostPiecewiseRows && QuantizedGemmServes(x);
+  return GemvServes(stream, x) || (x.rows <= kMostPiecewiseRows && QuantizedGemmServes(x));
 }
 
 void PiecewiseLinear(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,

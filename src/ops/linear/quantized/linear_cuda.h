@@ -28,7 +28,10 @@ class UnpackedSlice {
 // such products take 33, 144 and 80 us, three 49, 216 and 119; writing the weights as bf16 and
 // multiplying that takes 33, 199 and 108.
 inline constexpr int64_t kMostPiecewiseRows = 128;
-// On a batch-invariant stream up to this many, in pieces of kMaxQuantizedGemvRows.
+// Without the kernel for more rows, up to this many in pieces of kMaxQuantizedGemvRows; on a
+// batch-invariant stream, up to kMostInvariantRows. By bytes: unpacking a 4-bit weight moves eight
+// times as many as reading it.
+inline constexpr int64_t kMostGemvRows = 32;
 inline constexpr int64_t kMostInvariantRows = 64;
 bool PiecewiseServes(const CudaStream& stream, const MatrixView& x);
 

@@ -54,10 +54,20 @@ struct GemmClusters {
 // SM has room for per_sm thread blocks.
 GemmClusters ClustersFor(const CudaStream& stream, int32_t blocks, int32_t chunks, int32_t per_sm);
 
+// Bytes of shared memory that a block can have, and those that the blocks on an SM share.
+int64_t SharedMemoryOfBlock();
+int64_t SharedMemoryOfSm();
+// What a block of the GEMV needs at most with one team (quantized/gemv.cuh), and with two.
+inline constexpr int64_t kOneTeamBytes = 99 * 1024, kTwoTeamsBytes = 224 * 1024;
+
+// Rows [first, first + count) of x and of the outputs.
+Arguments RowsOf(Arguments a, int32_t first, int32_t count);
+
 struct Plan {
   int32_t share, more;  // tiles (pairs of them, if gated) of a block; how many have one more
   int32_t batch;        // tiles whose sums are in shared memory at a time
   int32_t segment;      // chunks of each warp whose x is in shared memory at a time
+  int32_t bytes;        // of shared memory
 };
 
 // Shared memory after the rings: where a block's tiles are, sums, sums of x, x.
