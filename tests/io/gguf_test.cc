@@ -124,10 +124,10 @@ TEST(Gguf, RefusesCountsThatLie) {
 
 TEST(Gguf, RefusesNestedArraysBeyondALimit) {
   const auto nested = [](int depth) {
-    std::string array = Little(uint32_t{GgufBytes::kU8}) + Little(uint64_t{0});
-    for (int i = 1; i < depth; ++i) {
-      array = Little(uint32_t{GgufBytes::kArray}) + Little(uint64_t{1}) + array;
-    }
+    const std::string outer = Little(uint32_t{GgufBytes::kArray}) + Little(uint64_t{1});
+    std::string array;
+    for (int i = 1; i < depth; ++i) array += outer;
+    array += Little(uint32_t{GgufBytes::kU8}) + Little(uint64_t{0});
     return GgufBytes().Key("a", GgufBytes::kArray, array).Build();
   };
   EXPECT_TRUE(Parse(nested(4)).metadata.contains("a"));

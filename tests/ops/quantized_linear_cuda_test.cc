@@ -2,6 +2,7 @@
 // 128 by the one that rounds scales and weights to bf16 (8-bit weights only), and more by cuBLASLt
 // with weights rounded to bf16.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <string>
@@ -23,13 +24,23 @@ bool HasMinimum(std::string_view format) {
 
 const MatrixView kAlignedX = MatrixView::Of(static_cast<void*>(nullptr), DType::kBF16, 1, 8);
 
+// Rounded once: through f32, a value near the middle between two might be rounded twice.
+double RoundToBf16(double value) {
+  auto f32 = static_cast<float>(value);
+  if (f32 != value) {
+    // Towards zero, and an odd last bit instead of those that f32 lacks.
+    if (std::abs(f32) > std::abs(value)) f32 = std::nextafter(f32, 0.0f);
+    f32 = std::bit_cast<float>(std::bit_cast<uint32_t>(f32) | 1);
+  }
+  return RoundTo(DType::kBF16, f32);
+}
+
 // A value whose scale and minimum were rounded to bf16 before it was.
 double WithRoundedScale(const PackedScale& scale, float value) {
   if (scale.scale == 0) return RoundTo(DType::kBF16, scale.minimum);
   const double integer = std::round((double{value} - scale.minimum) / scale.scale);
-  const double result =
-      integer * RoundTo(DType::kBF16, scale.scale) + RoundTo(DType::kBF16, scale.minimum);
-  return RoundTo(DType::kBF16, static_cast<float>(result));
+  return RoundToBf16(integer * RoundTo(DType::kBF16, scale.scale) +
+                     RoundTo(DType::kBF16, scale.minimum));
 }
 
 class CudaQuantizedLinearTest : public CudaBlocksTest {

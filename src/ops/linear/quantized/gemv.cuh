@@ -9,8 +9,8 @@
 //
 // With two teams of eight warps, for every other tile, a block occupies an SM, and x is there once.
 // With one, a block takes at most the 99 KiB of shared memory that any GPU has for one, and two
-// share an SM that has more. On an H200 that takes as long with one row of x, and with four a tenth
-// longer.
+// share an SM that has more. On an H200 that takes as long with one row of x and 4-bit weights, and
+// a tenth longer with four rows.
 //
 // The launch overlaps the kernel before it (overlap.cuh): rings fill while that kernel ends.
 #pragma once

@@ -72,12 +72,13 @@ void LaunchRows(CudaStream& stream, const Arguments& a, int32_t units) {
 
 template <int kLayout>
 void LaunchLayout(CudaStream& stream, const Arguments& a, int32_t units) {
-  if (a.rows == 1) return LaunchRows<kLayout, 1, 1>(stream, a, units);
   if (SharedMemoryOfBlock() >= kTwoTeamsBytes) {
+    if (a.rows == 1) return LaunchRows<kLayout, 1, 2>(stream, a, units);
     if (a.rows == 2) return LaunchRows<kLayout, 2, 2>(stream, a, units);
     if (a.rows <= 4) return LaunchRows<kLayout, 4, 2>(stream, a, units);
     return LaunchRows<kLayout, 8, 2>(stream, a, units);
   }
+  if (a.rows == 1) return LaunchRows<kLayout, 1, 1>(stream, a, units);
   if (a.rows <= 4) return LaunchRows<kLayout, 4, 1>(stream, a, units);
   LaunchLayout<kLayout>(stream, RowsOf(a, 0, 4), units);
   LaunchLayout<kLayout>(stream, RowsOf(a, 4, a.rows - 4), units);
