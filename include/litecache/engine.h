@@ -32,7 +32,7 @@ struct ModelConfig;
 }
 
 struct EngineOptions {
-  std::string dtype = "auto";  // "auto" (the checkpoint's) or "f32"
+  std::string dtype = "auto";  // "auto" (the checkpoint's), "bf16" or "f32"
   // Matrices are rounded to quantized blocks while they are loaded: "q8_0", "q6_k", "q5_k", "q4_k",
   // ..., and exceptions by module: "q4_k,lm_head=q8_0,v_proj=none". Without an exception lm_head
   // and embed_tokens get at least 6 bits. They stay quantized in memory, activations are bf16; with

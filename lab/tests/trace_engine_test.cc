@@ -63,7 +63,7 @@ TEST(TraceReplay, CountsWhatTheCacheCounts) {
   const auto stream = device.CreateStream();
   model::ModelConfig config = testing::SmallConfig();
   config.layers = 6;
-  const auto decoder = model::RandomDecoder(device, config, random(), {.compute_f32 = true});
+  const auto decoder = model::RandomDecoder(device, config, random(), {.dtype = DType::kF32});
   const int64_t n = 400, steps = 40;
   const auto tokens = testing::RandomTokens(random, n, 2);  // few: similar queries
   const TraceOptions recorded{.steps = steps, .recent_tokens = 19};

@@ -29,7 +29,7 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
   CpuDevice device(2);
   const auto stream = device.CreateStream();
   const model::ModelConfig config = SmallConfig();
-  const auto decoder = model::RandomDecoder(device, config, random(), {.compute_f32 = true});
+  const auto decoder = model::RandomDecoder(device, config, random(), {.dtype = DType::kF32});
   const auto tokens = RandomTokens(random, 317, 211);
   TraceOptions options;
   options.steps = 13;

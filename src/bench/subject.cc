@@ -61,14 +61,14 @@ void Subject::Load(const SubjectOptions& options) {
     name_ = fmt::format("{} ({} of {} layers)", name_, options.layers, config.layers);
     config.layers = options.layers;
   }
-  const model::WeightTypes types(config, load.compute_f32, load.quantization, nullptr);
+  const model::WeightTypes types(config, load.dtype, load.quantization, nullptr);
   const auto weights = model::EstimateWeights(config, types, load.weights_on_device,
                                               device.type() == DeviceType::kCuda);
   engine::CheckWeightsFit(name_, weights.device, caps_.device);
   if (weights.host > 0) engine::CheckWeightsFit(name_, weights.host, caps_.host);
   max_context_ = config.max_context;
-  const bool bf16 = !load.compute_f32 &&
-                    (config.weight_dtype == DType::kBF16 || load.quantization.format != nullptr);
+  const bool bf16 = load.dtype.value_or(config.weight_dtype) == DType::kBF16 ||
+                    (!load.dtype && load.quantization.format != nullptr);
   layout_ = config.kv_layout(bf16 ? DType::kBF16 : DType::kF32);
   weights_ = weights.device;
   if (options.before_weights) options.before_weights(*this);

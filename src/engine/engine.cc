@@ -100,7 +100,7 @@ void CheckWeights(const Parts& parts, const model::ModelConfig& config,
   const auto checkpoint =
       parts.directory.empty() ? nullptr : std::make_shared<const io::Checkpoint>(parts.directory);
   const auto weights =
-      model::EstimateWeights(config, {config, load.compute_f32, load.quantization, checkpoint},
+      model::EstimateWeights(config, {config, load.dtype, load.quantization, checkpoint},
                              load.weights_on_device, parts.machine.gpu != nullptr);
   engine::CheckWeightsFit(parts.name, weights.device, parts.weights_budget(), parts.gpu_budget > 0);
   if (weights.host > 0) engine::CheckWeightsFit(parts.name, weights.host, parts.budget);
@@ -262,6 +262,11 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
   CheckWeights(parts, config, options);
 
   model::LoadOptions load = engine::WeightOptions(options);
+  if (parts.machine.gpu != nullptr && config.weight_dtype == DType::kF16 && !load.dtype &&
+      load.quantization.format == nullptr) {
+    LogWarning("{}: f16 weights take twice their memory on a GPU, as f32; --dtype bf16 rounds them",
+               parts.name);
+  }
   std::unique_ptr<ProgressBar> bar;
   if (options.show_progress) {
     load.progress = [&bar](int64_t done, int64_t total) {
@@ -272,9 +277,7 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
   parts.decoder = model::LoadDecoder(parts.machine.compute(), parts.directory, load);
   bar.reset();
   parts.weights_mapped = parts.machine.gpu == nullptr && load.quantization.format == nullptr &&
-                         !config.quantization &&
-                         (load.compute_f32 ? !config.quantized && config.weight_dtype == DType::kF32
-                                           : config.quantized || !config.converts_weights);
+                         !config.quantization && !model::ConvertsWeights(config, load.dtype);
   return std::make_unique<EngineImpl>(std::move(parts), options);
 }
 

@@ -226,7 +226,10 @@ Plan MakePlan(const Parts& parts, const EngineOptions& options) {
 }
 
 model::LoadOptions WeightOptions(const EngineOptions& options) {
-  return {.compute_f32 = options.dtype == "f32",
+  std::optional<DType> dtype;
+  if (options.dtype == "f32") dtype = DType::kF32;
+  if (options.dtype == "bf16") dtype = DType::kBF16;
+  return {.dtype = dtype,
           .quantization = model::Quantization::Parse(options.quantize),
           .weights_on_device = options.weights_on_device,
           .progress = {}};

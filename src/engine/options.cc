@@ -30,9 +30,9 @@ Rows EngineRows() {
       Row("weights_on_device", &O::weights_on_device, Share(),
           "Share of the layers whose weights stay in the GPU's memory; the weights of the others "
           "come from the host in every step"),
-      Row("dtype", &O::dtype, Choice({"auto", "f32"}, "TYPE"),
-          "Arithmetic; auto: the checkpoint's own type; f32: weights, products and KV cache in "
-          "f32"),
+      Row("dtype", &O::dtype, Choice({"auto", "bf16", "f32"}, "TYPE"),
+          "Arithmetic; auto: the checkpoint's own type, but f32 for f16 on a GPU; bf16, f32: "
+          "weights that are not quantized, products and KV cache in this type"),
       Row("quantize", &O::quantize, Text("TYPE"),
           "Quantize the weights while they are loaded, except modules with a type of their own: "
           "q4_k,lm_head=q8_0,v_proj=none. lm_head and embed_tokens get at least 6 bits",

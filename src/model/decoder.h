@@ -16,9 +16,9 @@
 namespace litecache::model {
 
 struct LoadOptions {
-  // Computes in f32 instead of the checkpoint's own dtype: weights are widened to f32, products and
-  // KV are f32.
-  bool compute_f32 = false;
+  // Weights that are not quantized, products and KV are of this type, f32 or bf16; none: of the
+  // checkpoint's. f32: quantized weights are f32, too.
+  std::optional<DType> dtype;
   // Matrices are rounded to quantized blocks, and stay so in memory unless computing in f32.
   Quantization quantization;
   // Share of the layers whose matrices stay in a GPU's memory, in [0, 1]. The matrices of the other

@@ -48,7 +48,7 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
   ModelConfig config = ModelConfig::FromModel(model);
   const bool gpu = device.type() == DeviceType::kCuda;
   const auto checkpoint = std::make_shared<const io::Checkpoint>(model);
-  const WeightTypes types(config, options.compute_f32, options.quantization, checkpoint);
+  const WeightTypes types(config, options.dtype, options.quantization, checkpoint);
   int64_t total = 0;
   if (gpu) {
     const uint64_t kept =
@@ -56,10 +56,9 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
     total = static_cast<int64_t>(
         options.weights_on_device == 1 ? kept : EstimateWeights(config, types, 1, gpu).device);
   } else if (options.quantization.format != nullptr ||
-             (config.quantization && !options.compute_f32)) {
+             (config.quantization && options.dtype != DType::kF32)) {
     RequireMemory(device, config, types, "quantized weights", 1);
-  } else if (options.compute_f32 ? config.quantized || config.weight_dtype != DType::kF32
-                                 : config.converts_weights && !config.quantized) {
+  } else if (ConvertsWeights(config, options.dtype)) {
     RequireMemory(device, config, types,
                   "weights converted to " + std::string(Name(types.Of("", 1, 1).dtype)), 1);
   }
@@ -82,7 +81,7 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
 std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& shape, uint64_t seed,
                                        const LoadOptions& options) {
   ModelConfig config = shape;
-  const WeightTypes types(config, options.compute_f32, options.quantization, nullptr);
+  const WeightTypes types(config, options.dtype, options.quantization, nullptr);
   config.quantized = types.quantizes();
   RequireMemory(device, config, types, "random weights", options.weights_on_device);
   auto stream = MakeStream(device, config, options);

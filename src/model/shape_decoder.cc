@@ -107,7 +107,7 @@ WeightBytes EstimateWeights(const ModelConfig& config, const WeightTypes& types,
 std::unique_ptr<Decoder> MakeShapeDecoder(Device& device, const ModelConfig& shape,
                                           const LoadOptions& options, bool gpu) {
   ModelConfig config = shape;
-  const WeightTypes types(config, options.compute_f32, options.quantization, nullptr);
+  const WeightTypes types(config, options.dtype, options.quantization, nullptr);
   config.quantized = types.quantizes();
   const auto placement = WeightPlacement::Of(config.layers, options.weights_on_device);
   WeightBytes counted;

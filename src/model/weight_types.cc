@@ -107,18 +107,19 @@ const BlockFormat* Quantization::Of(std::string_view name, int64_t cols) const {
   return Fitting(*wanted, cols);
 }
 
-WeightTypes::WeightTypes(const ModelConfig& config, bool compute_f32, Quantization quantization,
+WeightTypes::WeightTypes(const ModelConfig& config, std::optional<DType> dtype,
+                         Quantization quantization,
                          std::shared_ptr<const io::Checkpoint> checkpoint)
     : quantization_(std::move(quantization)),
       checkpoint_(std::move(checkpoint)),
       stored_(config.quantization) {
-  if (compute_f32) {
+  if (dtype == DType::kF32) {
     dtype_ = DType::kF32;
   } else if (quantization_.format != nullptr || config.quantized) {
     dtype_ = DType::kBF16;
     quantizes_ = true;
-  } else if (config.converts_weights || checkpoint_ == nullptr) {
-    dtype_ = config.weight_dtype;
+  } else if (dtype || config.converts_weights || checkpoint_ == nullptr) {
+    dtype_ = dtype.value_or(config.weight_dtype);
   }
 }
 
@@ -147,6 +148,12 @@ std::optional<QuantizedMatrix> WeightTypes::Stored(const std::string& name, int6
                                                    int64_t cols) const {
   if (!stored_ || checkpoint_ == nullptr) return std::nullopt;
   return QuantizedMatrix::Find(*checkpoint_, *stored_, name, rows, cols);
+}
+
+bool ConvertsWeights(const ModelConfig& config, std::optional<DType> dtype) {
+  if (dtype == DType::kF32) return config.quantized || config.weight_dtype != DType::kF32;
+  if (config.quantized) return false;
+  return config.converts_weights || dtype.value_or(config.weight_dtype) != config.weight_dtype;
 }
 
 uint64_t WeightBytesOf(const MatrixView& type, bool gpu) {

@@ -38,9 +38,9 @@ struct Quantization {
 // The type of each matrix of a model.
 class WeightTypes {
  public:
-  // As in the checkpoint (null: of the config's dtype), or quantized. compute_f32: everything is
-  // f32. Plain matrices beside quantized ones are bf16, as are all activations then.
-  WeightTypes(const ModelConfig& config, bool compute_f32, Quantization quantization,
+  // As in the checkpoint (null: of the config's dtype), of `dtype`, or quantized; f32: everything
+  // is f32. Plain matrices beside quantized ones are bf16, as are all activations then.
+  WeightTypes(const ModelConfig& config, std::optional<DType> dtype, Quantization quantization,
               std::shared_ptr<const io::Checkpoint> checkpoint);
 
   // A view without data. name: Hugging Face's.
@@ -62,6 +62,10 @@ class WeightTypes {
   std::shared_ptr<const io::Checkpoint> checkpoint_;  // null: no matrix has a type of its own
   std::optional<QuantizationConfig> stored_;          // of the checkpoint
 };
+
+// Whether matrices that are not quantized are converted to another type, `dtype` or, if there is
+// none, that of the config.
+bool ConvertsWeights(const ModelConfig& config, std::optional<DType> dtype);
 
 // The bytes of a matrix in memory; gpu: in a GPU's memory, where blocks are packed.
 uint64_t WeightBytesOf(const MatrixView& type, bool gpu);

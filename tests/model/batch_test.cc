@@ -22,7 +22,7 @@ class BatchTest : public ::testing::TestWithParam<Case> {
  protected:
   BatchTest()
       : decoder_(LoadDecoder(device_, FixturesDirectory() / GetParam().fixture,
-                             {.compute_f32 = GetParam().compute_f32})),
+                             {.dtype = InF32(GetParam().compute_f32)})),
         random_(::litecache::testing::TestRandom()) {}
 
   std::vector<int32_t> RandomTokens(int64_t count) {

@@ -46,7 +46,7 @@ class CheckpointErrorsTest : public ::testing::Test {
     io::WriteFileAtomically(path() / "model.safetensors", out);
   }
   std::unique_ptr<Decoder> Load(bool compute_f32 = false) {
-    return LoadDecoder(device_, path(), {.compute_f32 = compute_f32});
+    return LoadDecoder(device_, path(), {.dtype = InF32(compute_f32)});
   }
   const fs::path& path() const { return directory_.path(); }
 
@@ -149,7 +149,7 @@ TEST_F(CheckpointErrorsTest, ProgressReachesTheEndAndCancels) {
     int64_t last = -1;
     int64_t total = 0;
     LoadOptions options;
-    options.compute_f32 = compute_f32;
+    options.dtype = InF32(compute_f32);
     options.progress = [&](int64_t done, int64_t all) {
       EXPECT_GE(done, last);
       EXPECT_LE(done, all);

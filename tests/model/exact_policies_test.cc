@@ -17,7 +17,7 @@ namespace {
 
 TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
   for (const bool f32 : {true, false}) {
-    decoder_ = LoadDecoder(device(), Directory(name()), {.compute_f32 = f32});
+    decoder_ = LoadDecoder(device(), Directory(name()), {.dtype = InF32(f32)});
     const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
     // A recomputed row is part of a product of many rows rather than of one, whose sums round
     // differently; with bf16 rows that is sometimes one bf16 step.
@@ -46,7 +46,7 @@ TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
 }
 
 TEST_P(ExactPoliciesTest, AWholeBudgetIsFullAttention) {
-  decoder_ = LoadDecoder(device(), Directory(name()), {.compute_f32 = true});
+  decoder_ = LoadDecoder(device(), Directory(name()), {.dtype = DType::kF32});
   const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
   const auto full = Run(kv::CreateFullCache(device(), layout, kPlenty));
   KvOptions options;

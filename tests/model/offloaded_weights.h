@@ -23,7 +23,7 @@ TEST_P(OffloadedWeightsTest, LogitsOfModels) {
         OffloadedPolicies(),
         [&](double on_device) {
           return LoadDecoder(device(), Directory(name()),
-                             {.compute_f32 = f32, .weights_on_device = on_device});
+                             {.dtype = InF32(f32), .weights_on_device = on_device});
         },
         f32 ? 1e-5 : 5e-3);
   }

@@ -39,7 +39,7 @@ TEST(RandomDecoderTest, EveryFamilyRunsAndSeedsDecide) {
     EXPECT_EQ(logits, Logits(*again, device)) << shape;
     EXPECT_GT(RelativeError(Logits(*other, device), logits), 0.5) << shape;
     EXPECT_EQ(first->kv_dtype(), DType::kBF16);
-    EXPECT_EQ(RandomDecoder(device, config, 1, {.compute_f32 = true})->kv_dtype(), DType::kF32);
+    EXPECT_EQ(RandomDecoder(device, config, 1, {.dtype = DType::kF32})->kv_dtype(), DType::kF32);
   }
 }
 
@@ -55,8 +55,8 @@ class RandomWeightsTest : public OnDevice {};
 TEST_P(RandomWeightsTest, AreTheCpus) {
   const ModelConfig config = Small(name().c_str());
   CpuDevice cpu(2);
-  const auto there = RandomDecoder(cpu, config, 3, {.compute_f32 = true});
-  const auto here = RandomDecoder(device(), config, 3, {.compute_f32 = true});
+  const auto there = RandomDecoder(cpu, config, 3, {.dtype = DType::kF32});
+  const auto here = RandomDecoder(device(), config, 3, {.dtype = DType::kF32});
   const auto logits = [](Device& device, Decoder& decoder) {
     Runner runner(device, decoder);
     return runner.Prefill(runner.Create(), std::vector<int32_t>{1, 2, 3, 400, 499}, 5,
@@ -86,7 +86,7 @@ TEST_P(QuantizedWeightsTest, GiveTheLogitsOfTheirValues) {
     SCOPED_TRACE(types);
     const auto quantization = Quantization::Parse(types);
     const auto there =
-        RandomDecoder(cpu, config, 3, {.compute_f32 = true, .quantization = quantization});
+        RandomDecoder(cpu, config, 3, {.dtype = DType::kF32, .quantization = quantization});
     const auto here = RandomDecoder(device(), config, 3, {.quantization = quantization});
     EXPECT_EQ(here->kv_dtype(), DType::kBF16);
     std::vector<int32_t> prompt(50);
@@ -129,7 +129,7 @@ TEST(RandomDecoderTest, LogitsHaveTheSpreadOfNormalWeights) {
   CpuDevice device(2);
   ModelConfig config = Small("llama3-8b");
   config.vocab = 20'000;
-  const auto decoder = RandomDecoder(device, config, 7, {.compute_f32 = true});
+  const auto decoder = RandomDecoder(device, config, 7, {.dtype = DType::kF32});
   Runner runner(device, *decoder);
   const auto logits =
       runner.Prefill(runner.Create(), std::vector<int32_t>{5}, 1, std::vector<int32_t>{0});

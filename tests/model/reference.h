@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -21,6 +22,11 @@
 #include "source_directory.h"
 
 namespace litecache::model {
+
+// The option for a model in f32, or in its own type.
+inline std::optional<DType> InF32(bool f32) {
+  return f32 ? std::optional(DType::kF32) : std::nullopt;
+}
 
 inline std::filesystem::path FixturesDirectory() {
   return SourceDirectory() / "tests" / "fixtures" / "models";

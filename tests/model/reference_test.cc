@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <iostream>
+#include <memory>
+#include <optional>
 
 #include "device_fixture.h"
 #include "model/families.h"
@@ -19,8 +21,8 @@ constexpr double kBf16Bound = 2e-2;
 class ReferenceTest : public OnDevice {
  protected:
   ModelConfig Config() const { return ModelConfig::FromModel(FixturesDirectory() / name()); }
-  std::unique_ptr<Decoder> Load(bool compute_f32) {
-    return LoadDecoder(device(), FixturesDirectory() / name(), {.compute_f32 = compute_f32});
+  std::unique_ptr<Decoder> Load(std::optional<DType> dtype) {
+    return LoadDecoder(device(), FixturesDirectory() / name(), {.dtype = dtype});
   }
 
   void Compare(Decoder& decoder, double bound) {
@@ -60,16 +62,24 @@ class ReferenceTest : public OnDevice {
 };
 
 TEST_P(ReferenceTest, F32Arithmetic) {
-  const auto decoder = Load(true);
+  const auto decoder = Load(DType::kF32);
   EXPECT_EQ(decoder->kv_dtype(), DType::kF32);
   Compare(*decoder, kF32Bound);
 }
 
 TEST_P(ReferenceTest, OwnArithmetic) {
-  const auto decoder = Load(false);
+  const auto decoder = Load(std::nullopt);
   const bool bf16_weights = decoder->config().weight_dtype == DType::kBF16;
   EXPECT_EQ(decoder->kv_dtype(), bf16_weights ? DType::kBF16 : DType::kF32);
   Compare(*decoder, bf16_weights ? kBf16Bound : kF32Bound);
+}
+
+// Of all checkpoints, those in f16 and f32 as well.
+TEST_P(ReferenceTest, Bf16Arithmetic) {
+  const auto decoder = Load(DType::kBF16);
+  EXPECT_EQ(decoder->kv_dtype(), DType::kBF16);
+  EXPECT_EQ(decoder->config().weight_dtype, DType::kBF16);
+  Compare(*decoder, kBf16Bound);
 }
 
 INSTANTIATE_TEST_SUITE_P(Fixtures, ReferenceTest,

@@ -69,7 +69,7 @@ uint64_t Widened(const ModelConfig& config) {
 
 TEST(WeightPlacementTest, EstimatesWhatEachMemoryHolds) {
   const ModelConfig config = ModelConfig::FromShapeName("opt-6.7b");
-  const WeightTypes bf16(config, /*compute_f32=*/false, {}, nullptr);
+  const WeightTypes bf16(config, std::nullopt, {}, nullptr);
   const auto all = static_cast<uint64_t>(config.parameters()) * 2 + Widened(config);
   const WeightBytes resident = EstimateWeights(config, bf16, 1, /*gpu=*/true);
   EXPECT_EQ(resident.device, all);

@@ -54,7 +54,7 @@ TEST(RecordingTest, ChunksSeeWhatSingleStepsSee) {
   const auto stream = device.CreateStream();
   for (const char* shape : {"llama3.2-1b", "opt-125m", "qwen3-8b"}) {
     const model::ModelConfig config = SmallConfig(shape);
-    const auto decoder = model::RandomDecoder(device, config, random(), {.compute_f32 = true});
+    const auto decoder = model::RandomDecoder(device, config, random(), {.dtype = DType::kF32});
     const kv::Layout layout = config.kv_layout(decoder->kv_dtype());
     const int64_t n = 61, steps = 23;
     const auto tokens = RandomTokens(random, n, 211);

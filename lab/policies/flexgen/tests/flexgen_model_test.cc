@@ -14,7 +14,7 @@ namespace {
 
 TEST_P(ExactPoliciesTest, FlexGenIsFull) {
   for (const bool f32 : {true, false}) {
-    decoder_ = LoadDecoder(device(), Directory(name()), {.compute_f32 = f32});
+    decoder_ = LoadDecoder(device(), Directory(name()), {.dtype = InF32(f32)});
     const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
     const double bound = f32 ? 1e-4 : 2e-2;
     const auto full = Run(kv::CreateFullCache(device(), layout, kPlenty));
