@@ -80,14 +80,14 @@ TEST(WeightPlacementTest, EstimatesWhatEachMemoryHolds) {
   const WeightBytes half = EstimateWeights(config, bf16, 0.5, true);
   EXPECT_EQ(half.host, 16 * 12 * square);
   EXPECT_EQ(half.device, all - half.host + (4 * 3 + 2 * 9) * square);
-  const WeightBytes none = EstimateWeights(config, {config, true, {}, nullptr}, 0, true);
+  const WeightBytes none = EstimateWeights(config, {config, DType::kF32, {}, nullptr}, 0, true);
   EXPECT_EQ(none.host, 2 * 32 * 12 * square);
   EXPECT_EQ(EstimateWeights(config, bf16, 31.0 / 32, true).device, all) << "a place of its own";
 }
 
 TEST(WeightPlacementTest, PlacesHoldTheLargestOfTheLayers) {
   const ModelConfig config = ModelConfig::FromShapeName("llama3-8b");
-  const WeightTypes q4(config, false, Quantization::Parse("q4_k,down_proj=q6_k"), nullptr);
+  const WeightTypes q4(config, std::nullopt, Quantization::Parse("q4_k,down_proj=q6_k"), nullptr);
   const auto blocks = [](const char* format, int64_t rows, int64_t cols) {
     return ops::PackedBytes(*FindBlockFormat(format), rows, cols);
   };
