@@ -98,7 +98,7 @@ TEST(OptionFlags, ErrorsNameTheFlag) {
   EXPECT_EQ(ErrorOf("-t 5000"), "--threads: '5000' is not a number from 0 to 4096");
   EXPECT_EQ(ErrorOf("--max-batch 1.5"), "--max-batch: '1.5' is not a whole number that fits");
   EXPECT_EQ(ErrorOf("--eta nan"), "--eta: 'nan' is not a number from -1 to 1");
-  EXPECT_EQ(ErrorOf("--dtype f16"), "--dtype: 'f16' is not one of auto, f32");
+  EXPECT_EQ(ErrorOf("--dtype f16"), "--dtype: 'f16' is not one of auto, bf16, f32");
   EXPECT_EQ(ErrorOf("--resident-heads some"),
             "--resident-heads: 'some' is not formula, none or a number");
   EXPECT_EQ(ErrorOf("--kv-budget 0%"),

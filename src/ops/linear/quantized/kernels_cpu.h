@@ -1,6 +1,6 @@
 // Kernels of products with blocks of quantized weights: integer dot products with rows in 8 bits,
-// which are the terms of x (linear_cpu.h). x86 instructions only; each set of
-// instructions compiles the same source (quantized_*-inl.h).
+// which are the terms of x (linear_cpu.h). x86 instructions only; each set of instructions compiles
+// the same source (kernels_cpu-inl.h).
 #pragma once
 
 #include <cstddef>
