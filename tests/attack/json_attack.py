@@ -108,8 +108,9 @@ class Bodies:
 
 
 class Mutants(Bodies, victim.Attack):
-    FLAGS = ("--max-tokens", "4", "--default-max-tokens", "4", "--log-level", "info", "--chat-template",
-             str(pathlib.Path(__file__).resolve().parent.parent / "tokenizer_jinja/data/qwen2_5.jinja"))
+    # Short prompts: what a request costs besides them is limited here, and two cores take 2 s for 2,500 tokens.
+    FLAGS = ("--max-context", "1k", "--max-tokens", "4", "--default-max-tokens", "4", "--log-level", "info",
+             "--chat-template", str(pathlib.Path(__file__).resolve().parent.parent / "tokenizer_jinja/data/qwen2_5.jinja"))
 
     TEXT = {"prompt": "def f(", "max_tokens": 2, "temperature": 0.5, "logit_bias": {"5": 1}, "stop": ["x"],
             "logprobs": 2, "n": 2, "seed": 7, "top_p": 0.9, "stream": False}
@@ -150,7 +151,7 @@ class Thinkers(Bodies, victim.Attack):
     """The same of a model that thinks, and fills in the middle of texts."""
 
     KIND = " to a model that thinks"
-    FLAGS = ("--max-tokens", "6", "--default-max-tokens", "6", "--chat-template",
+    FLAGS = ("--max-context", "1k", "--max-tokens", "6", "--default-max-tokens", "6", "--chat-template",
              str(pathlib.Path(__file__).resolve().parent.parent / "tokenizer_jinja/data/qwen3.jinja"))
     REGEX = {"structured_outputs": {"regex": "[a-f]{2}(x|yz)*"}}
     GBNF = {"grammar": 'root ::= "a" b* ("," root)?\nb ::= [^,\\n]{1,3} | "(" b ")"'}
