@@ -2,10 +2,10 @@
 //
 // Of up to 6 bits: two integers at a time become bf16 numbers, exactly, and are multiplied by their
 // scale in bf16, to which a minimum is added before the only rounding. Scales and minima are
-// rounded to bf16 before. With a minimum, both are larger than the value itself: Q4_K's KL to f32
-// is 0.0006, and 0.0002 with exact scales; without one it stays as it is (Q4_0: 0.0002). In f32, a
-// value takes 4.5 instructions instead of 2.6, and these decide how long products of 9 to 48 rows
-// take.
+// rounded to bf16 before. Integers from 0 up are taken around the middle of their range, and the
+// minimum, in f32, with what that changes: a minimum and the largest products are both several
+// times the value, and their rounding errors with them (Q4_K's KL to f32: 0.0006). In f32, a value
+// takes 4.5 instructions instead of 2.6, and these decide how long products of 9 to 48 rows take.
 //
 // Of 8 bits: the values of UnpackBlocks, bit for bit but for the sign of zeros. An integer n
 // becomes the f32 number 2^15 + 128 + n by moving its byte into place: one instruction for each
@@ -72,6 +72,7 @@ class Fragments {
   }
 
  private:
+  static constexpr int kMiddle = kPacked.minimum ? 1 << (kPacked.bits + kPacked.high_bits - 1) : 0;
   static constexpr int kRecords = kSteps / 2 * (32 / kPacked.group);
   static constexpr int kRecordWords = std::max(kRecords * kPacked.RecordBytes() / 4, 1);
 
@@ -103,10 +104,11 @@ class Fragments {
                                            const PackedScale& scale) const {
     const __nv_bfloat162 integers =
         __hsub2(AsPair(RaisedIntegers<kPacked>(first_, second_, step, half, upper, odd)),
-                AsPair(kRaisedBy<kPacked>));
+                AsPair(kRaisedBy<kPacked> + kMiddle * 0x00010001u));
     const __nv_bfloat162 scales = AsPair(PackBf16(scale.scale, scale.scale));
     if constexpr (!kPacked.minimum) return AsWord(__hmul2(integers, scales));
-    return AsWord(__hfma2(integers, scales, AsPair(PackBf16(scale.minimum, scale.minimum))));
+    const float middle = fmaf(kMiddle, scale.scale, scale.minimum);
+    return AsWord(__hfma2(integers, scales, AsPair(PackBf16(middle, middle))));
   }
 
   // A value of 8 bits, to which 128 has been added.
