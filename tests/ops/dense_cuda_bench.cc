@@ -178,7 +178,7 @@ void BenchElementwise(Bench& bench, int64_t rows) {
       });
   run("silu 14336 bf16", rows * 14336 * 6, rows * 14336 * 4, [&](Stream& stream, char* x) {
     const MatrixView both = MatrixView::Of(x, DType::kBF16, 2 * rows, 14336);
-    ops::SiluMul(stream, both.Rows(0, rows), both.Rows(rows, rows),
+    ops::GateMul(stream, both.Rows(0, rows), both.Rows(rows, rows),
                  MatrixView::Of(out.data(), DType::kBF16, rows, 14336));
   });
   const Buffer rotations = bench.Random(static_cast<size_t>(f32_bytes(128)));

@@ -9,7 +9,7 @@ namespace {
 
 using ElementwiseTest = DenseTest;
 
-TEST_F(ElementwiseTest, SiluMul) {
+TEST_F(ElementwiseTest, GateMul) {
   for (const DType in : target_->Activations()) {
     for (const DType out : target_->Activations()) {
       if (SizeOf(out) > SizeOf(in)) continue;
@@ -31,17 +31,25 @@ TEST_F(ElementwiseTest, SiluMul) {
         gate.Set(1, 0, 200.0f);
         gate.Set(2, 0, -200.0f);  // exp(200) is infinite
         const Matrix up = Matrix::Normal(random_, in, 3, cols, padding);
-        const auto want = [&](int64_t r, int64_t c) {
-          return gate.At(r, c) / (1 + std::exp(-gate.At(r, c))) * up.At(r, c);
-        };
-        ForEachVariant([&] {
-          const MatrixView device = OnDevice(gate);
-          const MatrixView y = in == out ? device : OnDevice(Matrix(out, 3, cols, padding));
-          SiluMul(*stream_, device, OnDevice(up), y);
-          ExpectNear(y, want, [&](int64_t r, int64_t c) {
-            return std::abs(want(r, c)) * (std::ldexp(12.0, -24) + Rounding(out)) + 1e-30;
+        for (const bool gelu : {false, true}) {
+          SCOPED_TRACE(gelu ? "gelu" : "silu");
+          const auto want = [&](int64_t r, int64_t c) {
+            const double g = gate.At(r, c);
+            return (gelu ? GeluTanh(g) : g / (1 + std::exp(-g))) * up.At(r, c);
+          };
+          ForEachVariant([&] {
+            const MatrixView device = OnDevice(gate);
+            const MatrixView y = in == out ? device : OnDevice(Matrix(out, 3, cols, padding));
+            GateMul(*stream_, device, OnDevice(up), y, gelu ? kGeluTanh : kSilu);
+            ExpectNear(y, want, [&](int64_t r, int64_t c) {
+              // GELU's exponent grows with the third power, and its rounding error with it; of its
+              // sum 1 + tanh, doubles have nothing left for gates below -6.
+              const double exponent = gate.At(r, c) < 0 && gelu ? 50.0 : 0.0;
+              return std::abs(want(r, c)) * (std::ldexp(12.0 + 4 * exponent, -24) + Rounding(out)) +
+                     (gelu ? 1e-13 : 1e-30);
+            });
           });
-        });
+        }
       }
     }
   }

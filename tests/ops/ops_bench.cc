@@ -183,13 +183,13 @@ void BM_RmsNorm(benchmark::State& state) {
 }
 BENCHMARK(BM_RmsNorm)->Arg(1)->Arg(512)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
-void BM_SiluMul(benchmark::State& state) {
+void BM_GateMul(benchmark::State& state) {
   Operand gate(DType::kF32, state.range(0), 8192), up(DType::kF32, state.range(0), 8192);
   auto stream = TheDevice().CreateStream();
-  for (auto _ : state) SiluMul(*stream, gate.view, up.view, gate.view);
+  for (auto _ : state) GateMul(*stream, gate.view, up.view, gate.view);
   Report(state, static_cast<double>(state.range(0)) * 8192 * 12, 0);
 }
-BENCHMARK(BM_SiluMul)->Arg(1)->Arg(512)->UseRealTime()->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_GateMul)->Arg(1)->Arg(512)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
 void BM_Rope(benchmark::State& state) {
   Operand x(DType::kF32, state.range(0), 2048);
@@ -240,7 +240,7 @@ void BM_Llama1B(benchmark::State& state) {
       RmsNorm(*stream, x.view, norm, 1e-5f, 1, h.view);
       Linear(*stream, h.view, up_w.view.Rows(l * 2 * kFfn, 2 * kFfn), nullptr, gate_up.view);
       const MatrixView gate = gate_up.view.Columns(0, kFfn);
-      SiluMul(*stream, gate, gate_up.view.Columns(kFfn, kFfn), gate);
+      GateMul(*stream, gate, gate_up.view.Columns(kFfn, kFfn), gate);
       Linear(*stream, gate, down_w.view.Rows(l * kHidden, kHidden), nullptr, x.view,
              Epilogue::kAdd);
     }

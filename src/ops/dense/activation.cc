@@ -7,9 +7,10 @@
 
 namespace litecache::ops {
 
-void SiluMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y) {
+void GateMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y,
+             const GateFunction& function) {
   if constexpr (cuda::kAvailable) {
-    if (cuda::RunsHere(stream)) return cuda::SiluMul(stream, gate, up, y);
+    if (cuda::RunsHere(stream)) return cuda::GateMul(stream, gate, up, y, function);
   }
   LC_CHECK(gate.dtype == DType::kF32 && up.dtype == DType::kF32 && y.dtype == DType::kF32);
   LC_CHECK(
@@ -17,7 +18,7 @@ void SiluMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const
       "gate [{}, {}], up [{}, {}], y [{}, {}]", gate.rows, gate.cols, up.rows, up.cols, y.rows,
       y.cols);
   if (y.rows == 0 || y.cols == 0) return;
-  cpu::SiluMul(AsCpu(stream).pool(), gate, up, y);
+  cpu::GateMul(AsCpu(stream).pool(), gate, up, y, function);
 }
 
 void Relu(Stream& stream, const MatrixView& x) {

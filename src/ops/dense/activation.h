@@ -4,11 +4,13 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
+#include "ops/common/gate_function.h"
 
 namespace litecache::ops {
 
-// y = silu(gate) * up. gate, up, y [T, n] f32; y may alias gate.
-void SiluMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y);
+// y = function(gate) * up. gate, up, y [T, n] f32; y may alias gate.
+void GateMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y,
+             const GateFunction& function = kSilu);
 
 // x = max(x, 0) in place. x [T, n] f32.
 void Relu(Stream& stream, const MatrixView& x);

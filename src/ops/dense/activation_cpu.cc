@@ -13,11 +13,13 @@ HWY_BEFORE_NAMESPACE();
 namespace litecache::ops::cpu {
 namespace HWY_NAMESPACE {
 
-void SiluMulRow(const float* gate, const float* up, int64_t n, float* y) {
+void GateMulRow(const float* gate, const float* up, int64_t n, GateFunction function, float* y) {
   ForEachVector(n, [=](auto d, int64_t i) HWY_ATTR {
     const auto g = hn::LoadU(d, gate + i);
     const auto one = hn::Set(d, 1.0f);
-    const auto denominator = hn::Add(one, Exp(d, hn::Neg(g)));
+    const auto square = hn::Min(hn::Mul(g, g), hn::Set(d, 1e30f));
+    const auto slope = hn::MulAdd(hn::Set(d, function.cubic), square, hn::Set(d, function.linear));
+    const auto denominator = hn::Add(one, Exp(d, hn::Neg(hn::Mul(slope, g))));
     hn::StoreU(hn::Mul(hn::Div(g, denominator), hn::LoadU(d, up + i)), d, y + i);
   });
 }
@@ -35,7 +37,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace litecache::ops::cpu {
 
-HWY_EXPORT(SiluMulRow);
+HWY_EXPORT(GateMulRow);
 HWY_EXPORT(ReluRow);
 
 namespace {
@@ -62,11 +64,13 @@ bool Contiguous(const MatrixView& m) { return m.stride == m.cols || m.rows == 1;
 
 }  // namespace
 
-void SiluMul(ThreadPool& pool, const MatrixView& gate, const MatrixView& up, const MatrixView& y) {
-  const auto row = HWY_DYNAMIC_DISPATCH(SiluMulRow);
+void GateMul(ThreadPool& pool, const MatrixView& gate, const MatrixView& up, const MatrixView& y,
+             const GateFunction& function) {
+  const auto row = HWY_DYNAMIC_DISPATCH(GateMulRow);
   ForEachPiece(pool, y.rows, y.cols, Contiguous(gate) && Contiguous(up) && Contiguous(y),
                [&](int64_t r, int64_t c, int64_t n) {
-                 row(gate.Row<float>(r) + c, up.Row<float>(r) + c, n, y.Row<float>(r) + c);
+                 row(gate.Row<float>(r) + c, up.Row<float>(r) + c, n, function,
+                     y.Row<float>(r) + c);
                });
 }
 

@@ -3,10 +3,12 @@
 
 #include "base/matrix_view.h"
 #include "base/thread_pool.h"
+#include "ops/common/gate_function.h"
 
 namespace litecache::ops::cpu {
 
-void SiluMul(ThreadPool& pool, const MatrixView& gate, const MatrixView& up, const MatrixView& y);
+void GateMul(ThreadPool& pool, const MatrixView& gate, const MatrixView& up, const MatrixView& y,
+             const GateFunction& function);
 void Relu(ThreadPool& pool, const MatrixView& x);
 
 }  // namespace litecache::ops::cpu

@@ -16,8 +16,8 @@ dim3 GridOf(const MatrixView& m, int width) {
 }
 
 template <typename In, typename Out, int kWidth>
-__global__ void SiluMulKernel(const In* gate, int64_t gate_stride, const In* up, int64_t up_stride,
-                              Out* y, int64_t y_stride, int64_t cols) {
+__global__ void GateMulKernel(const In* gate, int64_t gate_stride, const In* up, int64_t up_stride,
+                              Out* y, int64_t y_stride, int64_t cols, GateFunction function) {
   LetNextKernelStart();
   WaitForKernelBefore();
   const int64_t r = blockIdx.x;
@@ -29,7 +29,7 @@ __global__ void SiluMulKernel(const In* gate, int64_t gate_stride, const In* up,
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       const auto v = static_cast<float>(g.at[i]);
-      values[i] = v / (1.0f + expf(-v)) * static_cast<float>(u.at[i]);
+      values[i] = function(v) * static_cast<float>(u.at[i]);
     }
     Store<kWidth>(y + r * y_stride + c, values);
   }
@@ -55,14 +55,15 @@ __global__ void ReluKernel(T* x, int64_t stride, int64_t cols) {
 
 }  // namespace
 
-void SiluMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y) {
+void GateMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y,
+             const GateFunction& function) {
   LC_CHECK(gate.dtype == up.dtype && gate.rows == up.rows && gate.rows == y.rows &&
            gate.cols == up.cols && gate.cols == y.cols);
   if (y.rows == 0 || y.cols == 0) return;
   const auto launch = [&]<typename In, typename Out, int kWidth>() {
-    LaunchOverlapping(AsCuda(stream), SiluMulKernel<In, Out, kWidth>, GridOf(y, kWidth), kThreads,
+    LaunchOverlapping(AsCuda(stream), GateMulKernel<In, Out, kWidth>, GridOf(y, kWidth), kThreads,
                       0, gate.Row<const In>(0), gate.stride, up.Row<const In>(0), up.stride,
-                      y.Row<Out>(0), y.stride, y.cols);
+                      y.Row<Out>(0), y.stride, y.cols, function);
   };
   const bool wide = Aligned(gate, 4) && Aligned(up, 4) && Aligned(y, 4);
   if (gate.dtype == DType::kBF16 && y.dtype == DType::kBF16) {

@@ -3,12 +3,14 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
+#include "ops/common/gate_function.h"
 
 namespace litecache::ops::cuda {
 
-// y = silu(gate) * up, all in one dtype (bf16 or f32), or only y in bf16; y may alias gate if the
-// dtypes are equal; arithmetic in f32. Relu: bf16 or f32.
-void SiluMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y);
+// y = function(gate) * up, all in one dtype (bf16 or f32), or only y in bf16; y may alias gate if
+// the dtypes are equal; arithmetic in f32. Relu: bf16 or f32.
+void GateMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y,
+             const GateFunction& function);
 void Relu(Stream& stream, const MatrixView& x);
 
 }  // namespace litecache::ops::cuda

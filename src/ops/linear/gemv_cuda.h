@@ -41,8 +41,9 @@ class TileClaims {
 bool RingGemvServes(const MatrixView& x, std::span<const LinearPart> parts);
 void RingGemv(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
               Epilogue epilogue, TileClaims* claims = nullptr);
-// gate.y = silu(x gate^T) * (x up^T), if RingGemvServes both; up.y is unchanged.
+// gate.y = function(x gate^T) * (x up^T), if RingGemvServes both; up.y is unchanged.
 void RingGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
-                   const LinearPart& up, TileClaims* claims = nullptr);
+                   const LinearPart& up, const GateFunction& function,
+                   TileClaims* claims = nullptr);
 
 }  // namespace litecache::ops::cuda

@@ -29,6 +29,7 @@ struct GemvArguments {
   int32_t depth;
   bool add;
   int32_t count;
+  GateFunction function;  // of a gated product
   GemvTarget targets[kMaxGemvParts];
 };
 

@@ -53,17 +53,17 @@ void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedP
   LC_CHECK(false, "rounded products are a GPU's");
 }
 
-void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
-                 const LinearPart& up) {
+void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, const LinearPart& up,
+                 const GateFunction& function) {
   if constexpr (cuda::kAvailable) {
     if (cuda::RunsHere(stream)) {
       const SectionScope section(stream, Section::kProducts);
-      return cuda::GatedLinear(stream, x, gate, up);
+      return cuda::GatedLinear(stream, x, gate, up, function);
     }
   }
   const LinearPart parts[] = {gate, up};
   Linear(stream, x, parts);
-  SiluMul(stream, gate.y, up.y, gate.y);
+  GateMul(stream, gate.y, up.y, gate.y, function);
 }
 
 int64_t LinearBatchInvariantRows(DeviceType device, DType weight) {

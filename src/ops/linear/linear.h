@@ -7,6 +7,7 @@
 #include "base/matrix_view.h"
 #include "device/device.h"
 #include "ops/common/epilogue.h"
+#include "ops/common/gate_function.h"
 
 namespace litecache::ops {
 
@@ -63,9 +64,10 @@ struct RoundedPart {
 // weights.
 void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedPart> parts);
 
-// The feed-forward block's gate: gate.y = silu(x gate^T) * (x up^T), with biases added before. The
-// two weights have the same shape; up.y is scratch of gate.y's shape and dtype.
-void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, const LinearPart& up);
+// The feed-forward block's gate: gate.y = function(x gate^T) * (x up^T), with biases added before.
+// The two weights have the same shape; up.y is scratch of gate.y's shape and dtype.
+void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, const LinearPart& up,
+                 const GateFunction& function = kSilu);
 
 // Bytes of scratch that products of up to `rows` rows, with weights of up to `depth` inputs, keep
 // on the CPU's threads, without oneDNN's own (each thread's packed slice of weights).

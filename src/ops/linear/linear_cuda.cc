@@ -176,8 +176,8 @@ void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedP
   }
 }
 
-void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
-                 const LinearPart& up) {
+void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, const LinearPart& up,
+                 const GateFunction& function) {
   const LinearPart parts[] = {gate, up};
   for (const auto& [weight, bias, y] : parts) CheckShapes(x, weight, y, Epilogue::kStore);
   LC_CHECK(gate.y.cols == up.y.cols);
@@ -185,13 +185,13 @@ void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
   CudaStream& cuda = AsCuda(stream);
   const bool blocks = gate.weight.dtype == DType::kBlocks || up.weight.dtype == DType::kBlocks;
   if (blocks && SameKind(gate.weight, up.weight) && PiecewiseServes(cuda, x)) {
-    return PiecewiseGatedLinear(cuda, x, gate, up);
+    return PiecewiseGatedLinear(cuda, x, gate, up, function);
   }
   if (!blocks && RingServes(cuda, x, parts)) {
-    return RingGatedGemv(cuda, x, gate, up, ClaimsOf(cuda));
+    return RingGatedGemv(cuda, x, gate, up, function, ClaimsOf(cuda));
   }
   cuda::Linear(stream, x, parts, Epilogue::kStore);
-  cuda::SiluMul(stream, gate.y, up.y, gate.y);
+  cuda::GateMul(stream, gate.y, up.y, gate.y, function);
 }
 
 }  // namespace litecache::ops::cuda

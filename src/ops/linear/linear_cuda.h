@@ -25,9 +25,10 @@ void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> par
 // y bf16, and every bias representable in bf16: rounded once (cuBLASLt's epilogue).
 void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedPart> parts);
 
-// gate.y = silu(gate) * up, of the same dtype as up.y, which is scratch. For few rows: one launch,
-// and only the result is rounded.
-void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, const LinearPart& up);
+// gate.y = function(gate) * up, of the same dtype as up.y, which is scratch. For few rows: one
+// launch, and only the result is rounded.
+void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, const LinearPart& up,
+                 const GateFunction& function);
 
 // Loads cuBLASLt (the machine's, at run time) and allocates its workspace. Throws DeviceError
 // naming the library if it is missing. Call once per stream, before a graph is captured on it;

@@ -51,7 +51,8 @@ int FillTargets(std::span<const LinearPart> parts, Arguments& a, int32_t& tiles)
   return count;
 }
 
-Arguments MakeArguments(const MatrixView& x, Epilogue epilogue, bool gated) {
+Arguments MakeArguments(const MatrixView& x, Epilogue epilogue, bool gated,
+                        const GateFunction& function = kSilu) {
   LC_CHECK(x.rows >= 1 && x.dtype == DType::kBF16);
   LC_CHECK(x.cols >= 1 && x.cols <= kMostDepth, "{} columns", x.cols);
   return {.x = x.Row<const __nv_bfloat16>(0),
@@ -62,6 +63,7 @@ Arguments MakeArguments(const MatrixView& x, Epilogue epilogue, bool gated) {
           .wide_x = Aligned(x, 8),
           .add = epilogue == Epilogue::kAdd,
           .gated = gated,
+          .function = function,
           .targets = {}};
 }
 
@@ -98,11 +100,11 @@ void Multiply(Launcher launch, CudaStream& stream, const MatrixView& x,
 }
 
 void MultiplyGated(Launcher launch, CudaStream& stream, const MatrixView& x, const LinearPart& gate,
-                   const LinearPart& up) {
+                   const LinearPart& up, const GateFunction& function) {
   const int layout = LayoutOf(gate.weight);
   LC_CHECK(LayoutOf(up.weight) == layout);
   LC_CHECK(gate.weight.rows == up.weight.rows && gate.y.rows == x.rows);
-  Arguments a = MakeArguments(x, Epilogue::kStore, /*gated=*/true);
+  Arguments a = MakeArguments(x, Epilogue::kStore, /*gated=*/true, function);
   const LinearPart parts[] = {gate, up};
   int32_t tiles = 0;
   if (FillTargets(parts, a, tiles) == 2) launch(layout, stream, a, tiles);
@@ -171,8 +173,8 @@ void QuantizedGemv(CudaStream& stream, const MatrixView& x, std::span<const Line
 }
 
 void QuantizedGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
-                        const LinearPart& up) {
-  MultiplyGated(LaunchGemv, stream, x, gate, up);
+                        const LinearPart& up, const GateFunction& function) {
+  MultiplyGated(LaunchGemv, stream, x, gate, up, function);
 }
 
 void QuantizedGemm(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
@@ -181,8 +183,8 @@ void QuantizedGemm(CudaStream& stream, const MatrixView& x, std::span<const Line
 }
 
 void QuantizedGatedGemm(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
-                        const LinearPart& up) {
-  MultiplyGated(LaunchGemm, stream, x, gate, up);
+                        const LinearPart& up, const GateFunction& function) {
+  MultiplyGated(LaunchGemm, stream, x, gate, up, function);
 }
 
 namespace quantized {

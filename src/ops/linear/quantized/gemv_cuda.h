@@ -23,9 +23,9 @@ inline constexpr int64_t kMaxQuantizedGemmRows = 64;
 // kernel before it (overlap.cuh).
 void QuantizedGemv(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
                    Epilogue epilogue);
-// gate.y = silu(x gate^T) * (x up^T), of weights of one layout; up.y is unchanged.
+// gate.y = function(x gate^T) * (x up^T), of weights of one layout; up.y is unchanged.
 void QuantizedGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
-                        const LinearPart& up);
+                        const LinearPart& up, const GateFunction& function);
 
 // Whether this GPU, sm_90 or later with as much shared memory as an H100, and the alignment of x
 // (16 bytes) allow the following.
@@ -36,7 +36,7 @@ bool QuantizedGemmServes(const MatrixView& x);
 void QuantizedGemm(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
                    Epilogue epilogue);
 void QuantizedGatedGemm(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
-                        const LinearPart& up);
+                        const LinearPart& up, const GateFunction& function);
 
 // For tests: as on a GPU that has at most so many bytes of shared memory for a block.
 void LimitSharedMemory(int64_t bytes);

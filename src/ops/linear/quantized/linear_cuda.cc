@@ -90,13 +90,13 @@ void PiecewiseLinear(CudaStream& stream, const MatrixView& x, std::span<const Li
 }
 
 void PiecewiseGatedLinear(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
-                          const LinearPart& up) {
+                          const LinearPart& up, const GateFunction& function) {
   const bool gemv = GemvServes(stream, x);
   ForEachPiece(x.rows, gemv, [&](int64_t first, int64_t count) {
     const LinearPart own_gate = RowsOf(gate, first, count), own_up = RowsOf(up, first, count);
     const MatrixView rows = x.Rows(first, count);
-    gemv ? QuantizedGatedGemv(stream, rows, own_gate, own_up)
-         : QuantizedGatedGemm(stream, rows, own_gate, own_up);
+    gemv ? QuantizedGatedGemv(stream, rows, own_gate, own_up, function)
+         : QuantizedGatedGemm(stream, rows, own_gate, own_up, function);
   });
 }
 

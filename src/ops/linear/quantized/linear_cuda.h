@@ -40,7 +40,7 @@ bool PiecewiseServes(const CudaStream& stream, const MatrixView& x);
 void PiecewiseLinear(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
                      Epilogue epilogue);
 void PiecewiseGatedLinear(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
-                          const LinearPart& up);
+                          const LinearPart& up, const GateFunction& function);
 
 // By cuBLASLt, with the weights rounded to bf16. rounded: as in RoundedPart, or null.
 void UnpackedLinear(CudaStream& stream, Gemm& library, UnpackedSlice& slice, const MatrixView& x,
