@@ -98,8 +98,8 @@ MemoryPlan PlanMemory(const Parts& parts, kv::CachePlan* cache, int64_t score_ro
   plan.prefill_chunk = prefill_chunk;
   plan.retriever = cache->retriever();
   plan.transfer = cache->transfer();
-  plan.layers = config.layers;
-  plan.kv_heads = config.layers * config.kv_heads;
+  plan.layers = cache->layout().whole_layers();
+  plan.kv_heads = plan.layers * config.kv_heads;
   if (const kv::HeadPlan* heads = cache->heads()) plan.resident_heads = heads->resident_count();
   return plan;
 }

@@ -36,7 +36,8 @@ double LinkRate(Device& device, Stream& stream) {
 double LayerSeconds(Device& device, Stream& stream, model::Decoder& decoder, int64_t rows) {
   constexpr int64_t kChunk = 256, kSteps = 16;
   const model::ModelConfig& config = decoder.config();
-  const kv::Layout layout = config.kv_layout(decoder.kv_dtype());
+  kv::Layout layout = config.kv_layout(decoder.kv_dtype());
+  layout.windowed.clear();  // every layer is one that attends the whole context
   const int64_t prompt = std::clamp<int64_t>(rows, 1, config.max_context - kSteps);
   const uint64_t budget = kv::CreateFullCache(device, layout, 0)->BytesFor(prompt + kSteps).device;
   const auto cache = kv::CreateFullCache(device, layout, budget);

@@ -135,7 +135,8 @@ KvOptions WithMeasuredSources(const KvOptions& options, Device& device, Stream& 
                               model::Decoder& decoder) {
   KvOptions resolved = options;
   if (options.policy != "litecache" || options.prefetch != "auto" ||
-      device.type() != DeviceType::kCuda || decoder.config().layers < 2) {
+      device.type() != DeviceType::kCuda || decoder.config().layers < 2 ||
+      !decoder.config().windowed.empty()) {
     return resolved;
   }
   const auto sources = kv::MeasuredSources(MeasurePredictions(device, stream, decoder));

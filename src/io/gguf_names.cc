@@ -15,7 +15,7 @@ constexpr std::array<NamePair, 3> kTop = {{
     {"output_norm", "model.norm"},
     {"output", "lm_head"},
 }};
-constexpr std::array<NamePair, 11> kLayer = {{
+constexpr std::array<NamePair, 13> kLayer = {{
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj"},
@@ -24,6 +24,8 @@ constexpr std::array<NamePair, 11> kLayer = {{
     {"attn_q_norm", "self_attn.q_norm"},
     {"attn_k_norm", "self_attn.k_norm"},
     {"ffn_norm", "post_attention_layernorm"},
+    {"post_attention_norm", "post_self_attn_layernorm"},
+    {"post_ffw_norm", "post_mlp_layernorm"},
     {"ffn_gate", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},

@@ -2,6 +2,7 @@
 // keeps and attends every row.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -32,10 +33,16 @@ struct Layout {
   int64_t head_dim = 0;
   DType dtype = DType::kBF16;  // bf16 or f32
   int64_t hidden = 0;          // size of a layer's input vector (for KeepInputs); 0: unknown
+  // Sliding windows: layers [layers] that attend the last `window` tokens only, their own included.
+  int64_t window = 0;
+  std::vector<bool> windowed = {};  // empty: none
 
-  // Bytes of one token's K and V over all layers and heads.
+  // Layers that attend the whole context.
+  int64_t whole_layers() const { return layers - std::ranges::count(windowed, true); }
+
+  // Bytes of one token's K and V over all heads of the layers that attend the whole context.
   uint64_t token_bytes() const {
-    return static_cast<uint64_t>(2 * layers * kv_heads * head_dim) * SizeOf(dtype);
+    return static_cast<uint64_t>(2 * whole_layers() * kv_heads * head_dim) * SizeOf(dtype);
   }
 };
 

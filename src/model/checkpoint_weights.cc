@@ -94,7 +94,11 @@ class CheckpointWeights final : public WeightStore {
     return view;
   }
 
-  const float* NormWeight(const std::string& name, int64_t n) override { return Vector(name, n); }
+  const float* NormWeight(const std::string& name, int64_t n, float added) override {
+    float* const weight = Vector(name, n);
+    for (int64_t i = 0; i < n; ++i) weight[i] += added;
+    return weight;
+  }
   const float* Bias(const std::string& name, int64_t n) override { return Vector(name, n); }
 
   void Finish(const std::function<void(int64_t done, int64_t total)>& progress) override {
@@ -208,7 +212,7 @@ class CheckpointWeights final : public WeightStore {
     return head * head_rows + at % half * 2 + at / half;
   }
 
-  const float* Vector(const std::string& name, int64_t n) {
+  float* Vector(const std::string& name, int64_t n) {
     const Found found = Find(name, {n});
     float* out = NewVector(n);
     if (found.format->quantized()) {

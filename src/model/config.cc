@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "base/error.h"
@@ -52,8 +53,16 @@ DType ParseDType(const io::JsonFields& fields) {
   return DType::kF32;  // as Transformers assumes if the field is missing
 }
 
+// Whether the config is that of a language model with images, of which the language model can run.
+bool IsGemmaWithImages(const nlohmann::json& document) {
+  const auto list = document.find("architectures");
+  return list != document.end() && list->is_array() && !list->empty() &&
+         list->front() == "Gemma3ForConditionalGeneration";
+}
+
 // The contents of a config.json; `name` begins messages.
-ModelConfig ParseConfig(const nlohmann::json& document, const std::string& name) {
+ModelConfig ParseConfig(const nlohmann::json& whole, const std::string& name) {
+  const nlohmann::json document = IsGemmaWithImages(whole) ? GemmaTextConfig(whole) : whole;
   const io::JsonFields fields(document, name);
   const FamilySpec& spec = FindFamily(fields);
 
@@ -118,7 +127,7 @@ ModelConfig ModelConfig::FromJson(const std::string& text, const std::string& na
 }
 
 void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim,
-                    std::optional<double> default_rotary_share) {
+                    std::optional<double> default_rotary_share, std::string_view layer_type) {
   config.intermediate = fields.RequiredInt("intermediate_size", 1, kMaxWidth);
   config.kv_heads = fields.Int("num_key_value_heads", 1, kMaxHeads).value_or(config.q_heads);
   if (config.q_heads % config.kv_heads != 0) {
@@ -144,22 +153,59 @@ void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t d
   config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(1e-6);
   config.tie_embeddings = fields.Bool("tie_word_embeddings").value_or(false);
   const std::string activation = fields.String("hidden_act").value_or("silu");
-  if (activation != "silu" && activation != "swish") {
-    fields.Refuse("hidden_act", "this family is supported only with silu");
+  config.gelu = activation == "gelu_pytorch_tanh" || activation == "gelu_new";
+  if (activation != "silu" && activation != "swish" && !config.gelu) {
+    fields.Refuse("hidden_act", "silu and gelu_pytorch_tanh are supported");
   }
-  config.rope = ParseRope(fields, config.max_context);
+  config.rope = ParseRope(fields, config.max_context, layer_type);
   ParseRotaryShare(fields, default_rotary_share, config);
   config.max_context = StretchedContext(config.rope, config.max_context);
 }
 
-void RefuseWindow(const io::JsonFields& fields, const ModelConfig& config,
-                  std::string_view advice) {
+void RefuseWindow(const io::JsonFields& fields, const ModelConfig& config) {
   const auto window = fields.Int("sliding_window", 1, kMaxContext);
   if (window && *window < config.max_context) {
-    fields.Refuse("sliding_window",
-                  fmt::format("every token attends the whole context of {} tokens{}",
-                              config.max_context, advice));
+    fields.Refuse(
+        "sliding_window",
+        fmt::format("every token attends the whole context of {} tokens", config.max_context));
   }
+}
+
+void ParseWindows(const io::JsonFields& fields, ModelConfig& config,
+                  const std::function<bool(int64_t layer)>& by_default) {
+  const auto window = fields.Int("sliding_window", 1, kMaxContext);
+  const auto types = fields.Strings("layer_types");
+  if (types && static_cast<int64_t>(types->size()) != config.layers) {
+    fields.Fail("layer_types", fmt::format("must have {} elements", config.layers));
+  }
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    bool windowed = by_default(layer);
+    if (types) {
+      const std::string& type = (*types)[static_cast<size_t>(layer)];
+      windowed = type == "sliding_attention";
+      if (!windowed && type != "full_attention") {
+        fields.Refuse(
+            "layer_types",
+            fmt::format("{} layers; full_attention and sliding_attention are supported", type));
+      }
+    }
+    config.windowed.push_back(windowed);
+  }
+  const bool any = std::ranges::count(config.windowed, true) > 0;
+  if (any && types && !window)
+    fields.Fail("sliding_window", "is missing, but layer_types needs it");
+  if (!any || !window || (*window >= config.max_context && !config.window_rope)) {
+    config.windowed.clear();
+    return;
+  }
+  config.window = std::min(*window, config.max_context);
+  if (config.window > kMaxWidth) {
+    fields.Refuse("sliding_window", fmt::format("windows of up to {} tokens are", kMaxWidth));
+  }
+}
+
+void ParseWindows(const io::JsonFields& fields, ModelConfig& config) {
+  ParseWindows(fields, config, [](int64_t) { return true; });
 }
 
 void RefuseSlidingLayers(const io::JsonFields& fields) {

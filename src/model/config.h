@@ -24,6 +24,8 @@ enum class Family {
   kSmolLm3,
   kGlm4,
   kGranite,
+  kOlmo3,
+  kGemma3,
   kOpt
 };
 
@@ -72,6 +74,7 @@ struct ModelConfig {
   int64_t max_context = 0;  // max_position_embeddings, stretched by linear and yarn scaling
   double norm_eps = 1e-5;
   RopeConfig rope;
+  std::optional<RopeConfig> window_rope;  // of layers with a window, if they have their own
   // torch_dtype / dtype of the config; in a loaded decoder's config, the dtype of the tensors.
   DType weight_dtype = DType::kBF16;
   // Matrices are quantized and stay so; the others of a GGUF file, if they are of several dtypes or
@@ -94,6 +97,11 @@ struct ModelConfig {
   bool rotary_neighbours = false;         // pairs (2 i, 2 i + 1) instead of (i, i + half)
   std::vector<bool> unrotated;            // [layers]: layers without RoPE; empty: none
   std::optional<double> attention_scale;  // of q.k; none: head_dim ^ -0.5
+  // Sliding windows: layers [layers] that attend the last `window` tokens only; empty: none.
+  int64_t window = 0;
+  std::vector<bool> windowed;
+  bool gelu = false;     // the feed-forward gate's function; otherwise SiLU
+  float norm_added = 0;  // to all norms' weights (Gemma: 1)
   double embedding_scale = 1;
   double residual_scale = 1;  // of what a block adds to the residual stream
   double logit_scale = 1;
@@ -109,11 +117,14 @@ struct ModelConfig {
   bool rotates(int64_t layer) const {
     return unrotated.empty() || !unrotated[static_cast<size_t>(layer)];
   }
+  bool has_window(int64_t layer) const {
+    return !windowed.empty() && windowed[static_cast<size_t>(layer)];
+  }
   int64_t q_width() const { return q_heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }
   int64_t group() const { return q_heads / kv_heads; }
   kv::Layout kv_layout(DType dtype) const {
-    return {layers, q_heads, kv_heads, head_dim, dtype, hidden};
+    return {layers, q_heads, kv_heads, head_dim, dtype, hidden, window, windowed};
   }
   // Number of weights; tied embeddings count once.
   int64_t parameters() const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string_view>
 
@@ -23,27 +24,43 @@ inline constexpr int64_t kMaxContext = int64_t{1} << 30;
 // Parses the fields that all families but OPT have in common: widths, heads, context, RoPE.
 // default_head_dim: the value if the field is missing; 0: hidden_size / num_attention_heads.
 // default_rotary_share: the share of a head that RoPE rotates if the config does not say; none: the
-// family rotates whole heads, and another share is refused.
+// family rotates whole heads, and another share is refused. layer_type: as in ParseRope.
 void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim = 0,
-                    std::optional<double> default_rotary_share = std::nullopt);
+                    std::optional<double> default_rotary_share = std::nullopt,
+                    std::string_view layer_type = "");
+
+// Windows of `sliding_window` tokens in the layers that `layer_types` names, or that `by_default`
+// does; nowhere if the field is missing, or if no context is longer and such layers have no
+// config.window_rope of their own. Throws Unsupported for other types of layers.
+void ParseWindows(const io::JsonFields& fields, ModelConfig& config,
+                  const std::function<bool(int64_t layer)>& by_default);
+// The same for all layers.
+void ParseWindows(const io::JsonFields& fields, ModelConfig& config);
 
 // Throws Unsupported if `layer_types` names anything but full attention.
 void RefuseSlidingLayers(const io::JsonFields& fields);
 
-// Throws Unsupported if a Qwen config's sliding window is in effect (qwen2.cc).
-void RefuseQwenWindow(const io::JsonFields& fields, const ModelConfig& config);
+// Windows of Qwen's configs (qwen2.cc).
+void ParseQwenWindows(const io::JsonFields& fields, ModelConfig& config);
 
 // Throws Unsupported if `sliding_window` is below the context.
-void RefuseWindow(const io::JsonFields& fields, const ModelConfig& config,
-                  std::string_view advice = "");
+void RefuseWindow(const io::JsonFields& fields, const ModelConfig& config);
 
 // rotary_dim from `partial_rotary_factor`; config.head_dim is known.
 void ParseRotaryShare(const io::JsonFields& fields, std::optional<double> default_share,
                       ModelConfig& config);
 
 // RoPE from `rope_theta` and `rope_scaling`, or from `rope_parameters`. max_positions is
-// max_position_embeddings, which yarn and llama3 fall back to.
-RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions);
+// max_position_embeddings, which yarn and llama3 fall back to. layer_type: of which layers, where
+// `rope_parameters` tells them apart; empty: such a config is refused.
+RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions,
+                     std::string_view layer_type = "", double default_theta = 10000);
+// RoPE of layers with a window, in families where it is not scaled.
+RopeConfig ParseWindowRope(const io::JsonFields& fields, int64_t max_positions,
+                           double default_theta);
+
+// The config of the language model in that of Gemma 3 with images (gemma3.cc).
+nlohmann::json GemmaTextConfig(const nlohmann::json& document);
 
 // The context after scaling, at most kMaxContext.
 int64_t StretchedContext(const RopeConfig& rope, int64_t max_positions);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "model/config_fields.h"
 
@@ -54,22 +55,27 @@ void ParseLlama3(const io::JsonFields& parameters, RopeConfig& rope) {
 
 }  // namespace
 
-RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions) {
+RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions,
+                     std::string_view layer_type, double default_theta) {
   RopeConfig rope;
-  rope.theta = Positive(fields, "rope_theta", kMaxTheta, 10000.0);
-  const auto parameters = FindParameters(fields);
+  rope.theta = Positive(fields, "rope_theta", kMaxTheta, default_theta);
+  auto parameters = FindParameters(fields);
   if (!parameters) return rope;
 
-  for (const char* layer_type : {"full_attention", "sliding_attention"}) {
-    if (parameters->Has(layer_type)) {
-      parameters->Refuse(layer_type, "all layers share one set of RoPE parameters");
+  for (const std::string_view type : {"full_attention", "sliding_attention"}) {
+    if (!parameters->Has(type)) continue;
+    if (layer_type.empty()) {
+      parameters->Refuse(type, "all layers share one set of RoPE parameters");
     }
+    if (!parameters->Has(layer_type)) return rope;
+    parameters = parameters->Object(layer_type);
+    break;
   }
   rope.theta = Positive(*parameters, "rope_theta", kMaxTheta, rope.theta);
   const char* type_key = parameters->Has("rope_type") ? "rope_type" : "type";
   const std::string type = parameters->String(type_key).value_or("default");
   rope.original_context = static_cast<double>(max_positions);
-  for (const io::JsonFields* place : {&fields, &*parameters}) {
+  for (const io::JsonFields* place : {&fields, std::as_const(parameters).operator->()}) {
     // The top-level field comes first, as in Transformers.
     if (const auto value = place->Int("original_max_position_embeddings", 1, kMaxContext)) {
       rope.original_context = static_cast<double>(*value);
@@ -91,6 +97,17 @@ RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions) {
   } else {
     parameters->Refuse(type_key, "default, linear, llama3 and yarn are supported");
   }
+  return rope;
+}
+
+RopeConfig ParseWindowRope(const io::JsonFields& fields, int64_t max_positions,
+                           double default_theta) {
+  const auto parameters = fields.Object("rope_parameters");
+  if (parameters && parameters->Has("sliding_attention")) {
+    return ParseRope(fields, max_positions, "sliding_attention", default_theta);
+  }
+  RopeConfig rope;
+  rope.theta = default_theta;
   return rope;
 }
 

@@ -65,8 +65,8 @@ class DeviceWeights final : public WeightStore {
 
   WeightStream* stream() const override { return stream_.get(); }
 
-  const float* NormWeight(const std::string& name, int64_t n) override {
-    return Copy(source_->NormWeight(name, n), n);
+  const float* NormWeight(const std::string& name, int64_t n, float added) override {
+    return Copy(source_->NormWeight(name, n, added), n);
   }
   const float* Bias(const std::string& name, int64_t n) override {
     return Copy(source_->Bias(name, n), n);

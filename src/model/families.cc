@@ -8,8 +8,8 @@ namespace litecache::model {
 
 std::span<const FamilySpec> Families() {
   static const std::vector<FamilySpec> kFamilies = {
-      kLlamaSpec, kMistralSpec, kQwen2Spec, kQwen3Spec,   kOlmo2Spec,
-      kPhi3Spec,  kSmolLm3Spec, kGlm4Spec,  kGraniteSpec, kOptSpec};
+      kLlamaSpec,   kMistralSpec, kQwen2Spec,   kQwen3Spec, kOlmo2Spec,  kPhi3Spec,
+      kSmolLm3Spec, kGlm4Spec,    kGraniteSpec, kOlmo3Spec, kGemma3Spec, kOptSpec};
   return kFamilies;
 }
 
@@ -40,6 +40,10 @@ std::string_view Name(Family family) {
       return "glm4";
     case Family::kGranite:
       return "granite";
+    case Family::kOlmo3:
+      return "olmo3";
+    case Family::kGemma3:
+      return "gemma3_text";
     case Family::kOpt:
       return "opt";
   }

@@ -35,6 +35,8 @@ extern const FamilySpec kPhi3Spec;     // phi3.cc
 extern const FamilySpec kSmolLm3Spec;  // smollm3.cc
 extern const FamilySpec kGlm4Spec;     // glm4.cc
 extern const FamilySpec kGraniteSpec;  // granite.cc
+extern const FamilySpec kOlmo3Spec;    // olmo2.cc
+extern const FamilySpec kGemma3Spec;   // gemma3.cc
 extern const FamilySpec kOptSpec;      // opt.cc
 
 }  // namespace litecache::model

@@ -22,6 +22,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr std::string_view kGemma = "gemma3";
 constexpr const char* kRopeFactors = "rope_freqs.weight";
 constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max();
 
@@ -65,11 +66,12 @@ std::string_view Architecture(const io::JsonFields& fields) {
   const std::string name = fields.RequiredString("general.architecture");
   if (name == "qwen2") return "Qwen2ForCausalLM";
   if (name == "qwen3") return "Qwen3ForCausalLM";
+  if (name == kGemma) return "Gemma3ForCausalLM";
   // Mistral's models are Llama's in GGUF; what differs is the window, of which Mistral's parser
   // knows.
   const bool window = fields.Has("llama.attention.sliding_window");
   if (name == "llama") return window ? "MistralForCausalLM" : "LlamaForCausalLM";
-  fields.Refuse("general.architecture", "in GGUF, llama, qwen2 and qwen3 are supported");
+  fields.Refuse("general.architecture", "in GGUF, llama, qwen2, qwen3 and gemma3 are supported");
 }
 
 json ScalingJson(const ArchitectureKeys& keys) {
@@ -122,7 +124,7 @@ std::vector<int64_t> EndIds(const io::Gguf& gguf) {
 void RefuseUnknownTensors(const io::Checkpoint& checkpoint) {
   for (const std::string& name : checkpoint.TensorNames()) {
     if (!name.starts_with("blk.")) continue;
-    throw Unsupported("{}: tensor '{}' is not one of llama, qwen2 or qwen3",
+    throw Unsupported("{}: tensor '{}' is not one of llama, qwen2, qwen3 or gemma3",
                       checkpoint.Find(name).file->string(), name);
   }
 }
@@ -198,6 +200,15 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
   if (const int64_t window = keys.Int("attention.sliding_window", kMaxContext, 0)) {
     config["sliding_window"] = window;
   }
+  if (*fields.String("general.architecture") == kGemma) {
+    // As llama.cpp knows it: of the largest model, the scale is that of the heads that its width
+    // would have.
+    constexpr int64_t kLayersOfLargest = 62;
+    const bool largest = config["num_hidden_layers"] == kLayersOfLargest;
+    config["query_pre_attn_scalar"] = largest ? hidden / heads : head_dim;
+    config["rope_local_base_freq"] = keys.Number("rope.freq_base_swa").value_or(10000.0);
+    if (!keys.Number("rope.freq_base")) config["rope_theta"] = 1e6;
+  }
   return config;
 }
 
@@ -208,6 +219,14 @@ void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config) {
                       }) > 0;
   config->converts_weights =
       plain.size() > 1 || (config->quantized && !plain.contains("BF16") && !plain.empty());
+  if (config->family == Family::kGemma3) {
+    // By the names that io/gguf_names.cc gives them; 1 has been added.
+    config->norms = {.attention_input = "input_layernorm",
+                     .attention_output = "post_self_attn_layernorm",
+                     .feed_forward_input = "post_attention_layernorm",
+                     .feed_forward_output = "post_mlp_layernorm"};
+    config->norm_added = 0;
+  }
   const io::Checkpoint::Tensor factors = checkpoint.Find(kRopeFactors);
   if (factors.info == nullptr) return;
   if (factors.info->dtype != "F32" ||

@@ -16,8 +16,7 @@ void ParseLlama(const io::JsonFields& fields, ModelConfig& config) {
 
 void ParseMistral(const io::JsonFields& fields, ModelConfig& config) {
   ParseRmsFamily(fields, config);
-  RefuseSlidingLayers(fields);
-  RefuseWindow(fields, config, "; use a model without a window (null), as Mistral is from v0.2 on");
+  ParseWindows(fields, config);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// OLMo 2: norms after the blocks instead of before them, and over all heads' queries and keys.
+// OLMo 2 and 3: norms after the blocks instead of before them, and over all heads' queries and
+// keys; OLMo 3 has windows in three layers of four.
 #include "model/config_fields.h"
 #include "model/families.h"
 #include "model/transformer.h"
@@ -6,9 +7,7 @@
 namespace litecache::model {
 namespace {
 
-void ParseOlmo2(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config);
-  RefuseSlidingLayers(fields);
+void SetOlmoLayers(const io::JsonFields& fields, ModelConfig& config) {
   config.norms = {.attention_input = "",
                   .attention_output = "post_attention_layernorm",
                   .feed_forward_input = "",
@@ -18,8 +17,22 @@ void ParseOlmo2(const io::JsonFields& fields, ModelConfig& config) {
   config.attention_output_bias = config.attention_bias;
 }
 
+void ParseOlmo2(const io::JsonFields& fields, ModelConfig& config) {
+  ParseRmsFamily(fields, config);
+  RefuseSlidingLayers(fields);
+  SetOlmoLayers(fields, config);
+}
+
+void ParseOlmo3(const io::JsonFields& fields, ModelConfig& config) {
+  ParseRmsFamily(fields, config, 0, std::nullopt, "full_attention");
+  SetOlmoLayers(fields, config);
+  config.window_rope = ParseWindowRope(fields, config.max_context, config.rope.theta);
+  ParseWindows(fields, config, [](int64_t layer) { return (layer + 1) % 4 != 0; });
+}
+
 }  // namespace
 
 const FamilySpec kOlmo2Spec = {Family::kOlmo2, "Olmo2ForCausalLM", ParseOlmo2, BuildTransformer};
+const FamilySpec kOlmo3Spec = {Family::kOlmo3, "Olmo3ForCausalLM", ParseOlmo3, BuildTransformer};
 
 }  // namespace litecache::model

@@ -177,7 +177,7 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
   bool Projects() const { return config().embedding_dim != config().hidden; }
 
   LayerNormWeights TakeNorm(const std::string& name) {
-    return {weights().NormWeight(name + ".weight", config().hidden),
+    return {weights().NormWeight(name + ".weight", config().hidden, 0),
             weights().Bias(name + ".bias", config().hidden)};
   }
 

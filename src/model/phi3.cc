@@ -8,8 +8,7 @@ namespace {
 
 void ParsePhi3(const io::JsonFields& fields, ModelConfig& config) {
   ParseRmsFamily(fields, config, /*default_head_dim=*/0, /*default_rotary_share=*/1.0);
-  RefuseSlidingLayers(fields);
-  RefuseWindow(fields, config);
+  ParseWindows(fields, config);
   config.fused_qkv = true;
   config.fused_gate_up = true;
 }

@@ -8,7 +8,7 @@ namespace {
 
 void ParseQwen3(const io::JsonFields& fields, ModelConfig& config) {
   ParseRmsFamily(fields, config, /*default_head_dim=*/128);
-  RefuseQwenWindow(fields, config);
+  ParseQwenWindows(fields, config);
   config.qk_norm = true;
   config.attention_bias = fields.Bool("attention_bias").value_or(false);
   config.attention_output_bias = config.attention_bias;

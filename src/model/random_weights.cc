@@ -136,7 +136,7 @@ class RandomWeights final : public WeightStore {
     return view;
   }
 
-  const float* NormWeight(const std::string&, int64_t n) override {
+  const float* NormWeight(const std::string&, int64_t n, float) override {
     float* out = NewVector(n);
     std::fill_n(out, n, 1.0f);
     return out;

@@ -47,7 +47,7 @@ class ShapeWeights final : public WeightStore {
     if (bytes > most) counted_.device += bytes - std::exchange(most, bytes);
     return type;
   }
-  const float* NormWeight(const std::string&, int64_t n) override { return Vector(n); }
+  const float* NormWeight(const std::string&, int64_t n, float) override { return Vector(n); }
   const float* Bias(const std::string&, int64_t n) override { return Vector(n); }
 
  private:

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <initializer_list>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -47,13 +48,18 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
                      std::unique_ptr<WeightStore> store)
       : StepDecoder(device, model_config, std::move(store)),
         rope_(device, MakeRopeTable(model_config.rope, model_config.rotated())) {
+    if (model_config.window_rope) {
+      window_rope_.emplace(device,
+                           MakeRopeTable(*model_config.window_rope, model_config.rotated()));
+    }
     const ModelConfig& c = config();
-    const std::string prefix = FindPrefix({"model.", ""}, "embed_tokens.weight");
+    const std::string prefix = FindPrefix(
+        {"model.", "", "language_model.model.", "model.language_model."}, "embed_tokens.weight");
     embedding_ = weights().Matrix(prefix + "embed_tokens.weight", c.vocab, c.hidden);
     for (int64_t i = 0; i < c.layers; ++i) {
       layers_.push_back(TakeLayer(i, fmt::format("{}layers.{}.", prefix, i)));
     }
-    final_norm_ = weights().NormWeight(prefix + "norm.weight", c.hidden);
+    final_norm_ = Norm(prefix + "norm", c.hidden);
     const DType dtype = layers_.front().q.weight.dtype;
     if (c.tie_embeddings) {
       head_ = embedding_;
@@ -72,12 +78,10 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
 
   void Issue(Stream& stream, const kv::Step& step, const Inputs& inputs, kv::Cache& cache,
              TransformerActivations a, const MatrixView& logits) override {
-    ops::RopeRotations(stream, inputs.positions, rope_.inv_freq(), rope_.attention_factor(),
-                       a.rotations);
+    Rotations(stream, rope_, inputs.positions, a.rotations);
+    if (window_rope_) Rotations(stream, *window_rope_, inputs.positions, a.window_rotations);
     ops::Embedding(stream, embedding_, inputs.tokens, a.x);
-    if (config().embedding_scale != 1) {
-      ops::Scale(stream, static_cast<float>(config().embedding_scale), a.x);
-    }
+    if (config().embedding_scale != 1) ops::Scale(stream, EmbeddingScale(), a.x);
     for (int64_t i = 0; i < config().layers; ++i) {
       // The last prediction, usually the only one, shares its product with the layer's own.
       const std::vector<int64_t> predicted = PredictedFrom(i, step, cache);
@@ -115,6 +119,26 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     if (a->output.rows > 0) a->output = a->output.Rows(0, a->x.rows);
   }
 
+  // Transformers multiplies in the weights' type.
+  float EmbeddingScale() const {
+    const auto scale = static_cast<float>(config().embedding_scale);
+    return config().weight_dtype == DType::kBF16 ? static_cast<float>(bf16(scale)) : scale;
+  }
+  static void Rotations(Stream& stream, const DeviceRopeTable& rope,
+                        std::span<const int32_t> positions, const MatrixView& rotations) {
+    ops::RopeRotations(stream, positions, rope.inv_freq(), rope.attention_factor(), rotations);
+  }
+  // The rotations of a layer's positions.
+  const MatrixView& RotationsOf(int64_t index, const TransformerActivations& a) const {
+    return window_rope_ && config().has_window(index) ? a.window_rotations : a.rotations;
+  }
+  const DeviceRopeTable& RopeOf(int64_t index) const {
+    return window_rope_ && config().has_window(index) ? *window_rope_ : rope_;
+  }
+  const float* Norm(const std::string& name, int64_t n) {
+    return weights().NormWeight(name + ".weight", n, config().norm_added);
+  }
+
   float Epsilon() const { return static_cast<float>(config().norm_eps); }
 
   Layer TakeLayer(int64_t index, const std::string& name) {
@@ -123,8 +147,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     const LayerPlace rest{index, LayerPart::kRest};
     Layer layer;
     const auto norm = [&](const std::string& norm_name) {
-      return norm_name.empty() ? nullptr
-                               : weights().NormWeight(name + norm_name + ".weight", c.hidden);
+      return norm_name.empty() ? nullptr : Norm(name + norm_name, c.hidden);
     };
     layer.attention_norm = norm(c.norms.attention_input);
     layer.attention_output_norm = norm(c.norms.attention_output);
@@ -145,10 +168,8 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     layer.o =
         TakeLinear(rest, name + "self_attn.o_proj", c.hidden, c.q_width(), c.attention_output_bias);
     if (c.qk_norm || c.wide_qk_norm) {
-      layer.q_norm = weights().NormWeight(name + "self_attn.q_norm.weight",
-                                          c.wide_qk_norm ? c.q_width() : c.head_dim);
-      layer.k_norm = weights().NormWeight(name + "self_attn.k_norm.weight",
-                                          c.wide_qk_norm ? c.kv_width() : c.head_dim);
+      layer.q_norm = Norm(name + "self_attn.q_norm", c.wide_qk_norm ? c.q_width() : c.head_dim);
+      layer.k_norm = Norm(name + "self_attn.k_norm", c.wide_qk_norm ? c.kv_width() : c.head_dim);
     }
     if (c.fused_gate_up) {
       const LinearWeights all =
@@ -246,7 +267,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     const MatrixView h = Normed(stream, a.x.Rows(0, rows), layer.attention_norm, a.h.Rows(0, rows));
     AwaitWeights(stream, index, LayerPart::kQuery);
     ops::Linear(stream, h, layer.q.weight, layer.q.bias, q);
-    Rotate(stream, index, a.rotations, {Queries(layer, q)});
+    Rotate(stream, index, RotationsOf(index, a), {Queries(layer, q)});
     cache.Prefetch(stream, index, step, q, Scale());
   }
 
@@ -257,7 +278,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     const MatrixView h = Normed(stream, a.x, layer.attention_norm, a.h);
     AwaitWeights(stream, index, LayerPart::kQuery);
     Multiply(stream, h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
-    Rotate(stream, index, a.rotations, {Queries(layer, a.q), Keys(layer, a.k)});
+    Rotate(stream, index, RotationsOf(index, a), {Queries(layer, a.q), Keys(layer, a.k)});
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
     // Not earlier: until here the cache's streams may project rows of this layer.
@@ -291,12 +312,13 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     Multiply(stream, a.both_h,
              {Part(layer.q, a.both_q), Part(layer.k, a.both_k), Part(layer.v, a.both_v),
               Part(next.q, both_next_q)});
-    if (config().rotates(index) == config().rotates(predicted)) {
-      Rotate(stream, index, a.rotations,
+    if (config().rotates(index) == config().rotates(predicted) &&
+        &RotationsOf(index, a) == &RotationsOf(predicted, a)) {
+      Rotate(stream, index, RotationsOf(index, a),
              {Queries(next, next_q), Queries(layer, q), Keys(layer, k)});
     } else {
-      Rotate(stream, predicted, a.rotations, {Queries(next, next_q)});
-      Rotate(stream, index, a.rotations, {Queries(layer, q), Keys(layer, k)});
+      Rotate(stream, predicted, RotationsOf(predicted, a), {Queries(next, next_q)});
+      Rotate(stream, index, RotationsOf(index, a), {Queries(layer, q), Keys(layer, k)});
     }
     cache.Prefetch(stream, predicted, step, next_q, Scale());
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
@@ -312,7 +334,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     Multiply(stream, x, {Part(layer.k, k), Part(layer.v, v)});
     const auto rotations = MatrixView::Of(ProjectedRotations(stream, x.rows * config().rotated()),
                                           x.rows, config().rotated());
-    ops::RopeRotations(stream, positions, rope_.inv_freq(), rope_.attention_factor(), rotations);
+    Rotations(stream, RopeOf(index), positions, rotations);
     Rotate(stream, index, rotations, {Keys(layer, k)});
   }
 
@@ -331,19 +353,21 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     return last.rotations.as<float>();
   }
 
-  // x += o(attention); x += down(silu(gate(norm(x))) * up(norm(x))), with norms where the model has
+  // x += o(attention); x += down(f(gate(norm(x))) * up(norm(x))), with norms where the model has
   // them.
   void FeedForward(Stream& stream, int64_t index, const TransformerActivations& a) const {
     const Layer& layer = layers_[static_cast<size_t>(index)];
     AwaitWeights(stream, index, LayerPart::kRest);
     AddOutput(stream, a.attention, layer.o, layer.attention_output_norm, a);
     const MatrixView h = Normed(stream, a.x, layer.feed_forward_norm, a.h);
-    ops::GatedLinear(stream, h, Part(layer.gate, a.gate), Part(layer.up, a.up));
+    ops::GatedLinear(stream, h, Part(layer.gate, a.gate), Part(layer.up, a.up),
+                     config().gelu ? ops::kGeluTanh : ops::kSilu);
     AddOutput(stream, a.gate, layer.down, layer.feed_forward_output_norm, a);
     ReleaseWeights(stream, index, LayerPart::kRest);
   }
 
   DeviceRopeTable rope_;
+  std::optional<DeviceRopeTable> window_rope_;  // if layers with a window have their own
   std::pair<StreamRotations, StreamRotations> projected_rotations_;
   MatrixView embedding_;  // [vocab, hidden]
   std::vector<Layer> layers_;

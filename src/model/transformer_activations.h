@@ -15,13 +15,14 @@ namespace litecache::model {
 // attention share memory with gate and up: the first four are dead when the feed-forward block
 // starts.
 struct TransformerActivations {
-  MatrixView rotations;  // [T, rotated dimensions of a head] f32, of RoPE
-  MatrixView x;          // [T, hidden] f32, residual stream
-  MatrixView h;          // [T, hidden] normed
-  MatrixView q;          // [T, q_width] f32
-  MatrixView k, v;       // [T, kv_width] f32
-  MatrixView attention;  // [T, q_width]
-  MatrixView gate, up;   // [T, intermediate]
+  MatrixView rotations;         // [T, rotated dimensions of a head] f32, of RoPE
+  MatrixView window_rotations;  // the same of layers with a window, if they have their own RoPE
+  MatrixView x;                 // [T, hidden] f32, residual stream
+  MatrixView h;                 // [T, hidden] normed
+  MatrixView q;                 // [T, q_width] f32
+  MatrixView k, v;              // [T, kv_width] f32
+  MatrixView attention;         // [T, q_width]
+  MatrixView gate, up;          // [T, intermediate]
   // [T, hidden] f32, of a block, in models that norm or scale it before they add it to x.
   MatrixView output;
   // The rows that get logits, after the last layer's attention.
@@ -51,6 +52,7 @@ inline TransformerActivations PlaceTransformer(Arena& arena, const ModelConfig& 
                                                bool on_gpu) {
   TransformerActivations a;
   a.rotations = arena.Take(rows, config.rotated());
+  if (config.window_rope) a.window_rotations = arena.Take(rows, config.rotated());
   a.x = arena.Take(rows, config.hidden);
   a.h = arena.Take(rows, config.hidden, product);
   if (ChangesOutputs(config)) a.output = arena.Take(rows, config.hidden);

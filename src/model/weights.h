@@ -35,8 +35,9 @@ class WeightStore {
   }
   // Null if no matrices stay in host memory.
   virtual WeightStream* stream() const { return nullptr; }
-  // A [n] vector widened to f32: norm weights and biases, a thousandth of a model's bytes.
-  virtual const float* NormWeight(const std::string& name, int64_t n) = 0;
+  // A [n] vector widened to f32: norm weights and biases, a thousandth of a model's bytes. added:
+  // to every element in the file.
+  virtual const float* NormWeight(const std::string& name, int64_t n, float added) = 0;
   virtual const float* Bias(const std::string& name, int64_t n) = 0;
   // Called once, after the decoder has requested all tensors: reads the weights into memory.
   virtual void Finish(const std::function<void(int64_t done, int64_t total)>& progress) {}

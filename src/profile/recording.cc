@@ -116,6 +116,9 @@ Recording Record(Device& device, Stream& stream, model::Decoder& decoder,
   const model::ModelConfig& config = decoder.config();
   Recording recording;
   recording.layout = config.kv_layout(decoder.kv_dtype());
+  if (!config.windowed.empty()) {
+    throw Unsupported("queries of a model with sliding windows are not recorded or profiled");
+  }
   recording.tokens = n;
   recording.steps = options.steps;
   recording.distances = options.distances;

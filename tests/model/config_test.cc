@@ -145,9 +145,67 @@ TEST(ConfigTest, DescribesWhatLayersAreMadeOf) {
   EXPECT_EQ(granite.logit_scale, 0.125);
 }
 
+TEST(ConfigTest, SlidingWindows) {
+  const auto windows = [](const ModelConfig& config) {
+    return std::ranges::count(config.windowed, true);
+  };
+  const ModelConfig mistral = Parse(With(Mistral(), "sliding_window", 4096));
+  EXPECT_EQ(mistral.window, 4096);
+  EXPECT_EQ(windows(mistral), 32);
+  EXPECT_EQ(windows(Parse(With(OfFamily("Phi3ForCausalLM"), "sliding_window", 2047))), 8);
+  json qwen = With(With(Qwen2(), "use_sliding_window", true), "sliding_window", 4096);
+  qwen["max_window_layers"] = 20;
+  const ModelConfig above = Parse(qwen);
+  EXPECT_EQ(windows(above), 8);
+  EXPECT_FALSE(above.has_window(19));
+  EXPECT_TRUE(above.has_window(20));
+  EXPECT_EQ(above.kv_layout(DType::kBF16).token_bytes(),
+            Parse(Qwen2()).kv_layout(DType::kBF16).token_bytes() / 28 * 20);
+  json types = With(OfFamily("Olmo3ForCausalLM"), "sliding_window", 64);
+  EXPECT_EQ(windows(Parse(types)), 6);  // three layers of four
+  types["layer_types"] =
+      json::array({"full_attention", "sliding_attention", "full_attention", "full_attention",
+                   "full_attention", "full_attention", "full_attention", "full_attention"});
+  EXPECT_EQ(windows(Parse(types)), 1);
+  EXPECT_TRUE(Parse(types).has_window(1));
+  types["layer_types"][2] = "linear_attention";
+  EXPECT_ERROR(Parse(types), Unsupported, "layer_types", "linear_attention");
+  types["layer_types"] = json::array({"full_attention"});
+  EXPECT_ERROR(Parse(types), FileError, "layer_types", "8");
+}
+
+TEST(ConfigTest, Gemma3) {
+  // Gemma 3 4B's config, which says only what differs from Transformers' defaults.
+  const ModelConfig gemma = Parse(json::parse(R"({
+      "architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106],
+      "model_type": "gemma3", "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1152},
+      "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+        "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024}})"));
+  EXPECT_EQ(gemma.architecture, "Gemma3ForCausalLM");
+  EXPECT_EQ(gemma.q_heads, 8);
+  EXPECT_EQ(gemma.kv_heads, 4);
+  EXPECT_EQ(gemma.head_dim, 256);
+  EXPECT_EQ(gemma.vocab, 262208);
+  EXPECT_EQ(gemma.max_context, 131072);
+  EXPECT_EQ(gemma.eos_ids, (std::vector<int32_t>{1, 106}));
+  EXPECT_EQ(gemma.weight_dtype, DType::kBF16);
+  EXPECT_EQ(gemma.window, 1024);
+  EXPECT_EQ(std::ranges::count(gemma.windowed, false), 5);
+  EXPECT_FALSE(gemma.has_window(5));
+  EXPECT_EQ(gemma.rope.theta, 1e6);
+  EXPECT_EQ(gemma.rope.scaling, RopeScaling::kLinear);
+  EXPECT_EQ(gemma.window_rope->theta, 1e4);
+  EXPECT_EQ(gemma.window_rope->scaling, RopeScaling::kNone);
+  EXPECT_EQ(*gemma.attention_scale, 1.0 / 16);
+  EXPECT_TRUE(gemma.tie_embeddings);
+  EXPECT_ERROR(Parse(With(OfFamily("Gemma3ForCausalLM"), "final_logit_softcapping", 30.0)),
+               Unsupported, "final_logit_softcapping");
+  EXPECT_ERROR(Parse(With(OfFamily("Gemma3ForCausalLM"), "hidden_activation", "gelu")), Unsupported,
+               "hidden_activation");
+}
+
 TEST(ConfigTest, RefusesWhatFamiliesDoNotSupport) {
-  EXPECT_ERROR(Parse(With(OfFamily("Phi3ForCausalLM"), "sliding_window", 2047)), Unsupported,
-               "'sliding_window' = 2047");
   EXPECT_ERROR(Parse(With(OfFamily("Phi3ForCausalLM"), "rope_scaling",
                           {{"type", "longrope"}, {"short_factor", {1.0}}})),
                Unsupported, "rope_scaling.type", "longrope");
@@ -223,11 +281,6 @@ TEST(ConfigTest, RefusesWhatIsNotSupported) {
   EXPECT_ERROR(Parse(With(Llama(), "hidden_act", "gelu")), Unsupported, "'hidden_act' = \"gelu\"");
   EXPECT_ERROR(Parse(With(Llama(), "partial_rotary_factor", 0.5)), Unsupported,
                "'partial_rotary_factor' = 0.5");
-  EXPECT_ERROR(Parse(With(Mistral(), "sliding_window", 4096)), Unsupported,
-               "'sliding_window' = 4096", "32768");
-  json window = With(With(Qwen2(), "use_sliding_window", true), "sliding_window", 4096);
-  window["max_window_layers"] = 20;
-  EXPECT_ERROR(Parse(window), Unsupported, "use_sliding_window", "4096");
   EXPECT_ERROR(Parse(With(Qwen2(), "layer_types", {"full_attention", "sliding_attention"})),
                Unsupported, "layer_types", "sliding_attention");
   EXPECT_ERROR(Parse(With(Opt(), "activation_function", "gelu")), Unsupported, "gelu");

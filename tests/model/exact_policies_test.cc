@@ -22,10 +22,10 @@ TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
     // A recomputed row is part of a product of many rows rather than of one, whose sums round
     // differently; with bf16 rows that is sometimes one bf16 step.
     const double bound = f32 ? 1e-4 : 2e-2;
-    const auto full = Run(kv::CreateFullCache(device(), layout, kPlenty));
+    const auto full = Run(KvOptions{});
     KvOptions options;
     options.policy = "kvpr";
-    const auto heads = static_cast<uint64_t>(layout.layers * layout.kv_heads);
+    const auto heads = static_cast<uint64_t>(layout.whole_layers() * layout.kv_heads);
     for (const int64_t split : {int64_t{0}, int64_t{1}, kLong / 2, kLong, int64_t{1} << 20}) {
       for (const bool chunked : {true, false}) {
         options.kvpr.split = split;
@@ -47,8 +47,7 @@ TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
 
 TEST_P(ExactPoliciesTest, AWholeBudgetIsFullAttention) {
   decoder_ = LoadDecoder(device(), Directory(name()), {.dtype = DType::kF32});
-  const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
-  const auto full = Run(kv::CreateFullCache(device(), layout, kPlenty));
+  const auto full = Run(KvOptions{});
   KvOptions options;
   options.policy = "litecache";
   options.budget = {.share = 1};

@@ -124,8 +124,6 @@ TEST_F(GgufConfig, NamesWhatIsWrong) {
                "llama.expert_count", "experts");
   EXPECT_ERROR(Read(WithEmbeddings().Number("llama.rope.dimension_count", 8)), Unsupported,
                "llama.rope.dimension_count", "16");
-  EXPECT_ERROR(Read(WithEmbeddings().Number("llama.attention.sliding_window", 128)), Unsupported,
-               "sliding_window");
   EXPECT_ERROR(Read(WithEmbeddings().Tensor("blk.0.ffn_gate_exps.weight", {16}, kF32, 1 << 14)),
                Unsupported, "blk.0.ffn_gate_exps.weight");
   EXPECT_ERROR(Read(GgufBytes()

@@ -16,7 +16,7 @@
 
 #include "device/cpu/cpu_device.h"
 #include "io/safetensors.h"
-#include "kv/cache.h"
+#include "kv/cache_plan.h"
 #include "model/decoder.h"
 #include "relative_error.h"
 #include "source_directory.h"
@@ -74,8 +74,9 @@ class Runner {
  public:
   Runner(Device& device, Decoder& decoder)
       : Runner(device, decoder,
-               kv::CreateFullCache(device, decoder.config().kv_layout(decoder.kv_dtype()),
-                                   uint64_t{256} << 20)) {}
+               kv::MakeCachePlan(decoder.config().kv_layout(decoder.kv_dtype()), {}, nullptr,
+                                 device.type())
+                   ->Create(device, {.device = uint64_t{256} << 20})) {}
   Runner(Device& device, Decoder& decoder, std::unique_ptr<kv::Cache> cache)
       : device_(device),
         decoder_(decoder),

@@ -107,6 +107,7 @@ std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout, DeviceType device
 std::unique_ptr<Cache> CreateFullCache(Device& device, const Layout& layout,
                                        uint64_t budget_bytes) {
   CheckLayout(layout);
+  LC_CHECK(layout.windowed.empty(), "windows have a plan: kv/windows");
   if constexpr (ops::cuda::kAvailable) {
     if (device.type() == DeviceType::kCuda) {
       return CreateCudaFullCache(device, layout, budget_bytes);

@@ -15,9 +15,8 @@ namespace {
 TEST_P(ExactPoliciesTest, FlexGenIsFull) {
   for (const bool f32 : {true, false}) {
     decoder_ = LoadDecoder(device(), Directory(name()), {.dtype = InF32(f32)});
-    const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
     const double bound = f32 ? 1e-4 : 2e-2;
-    const auto full = Run(kv::CreateFullCache(device(), layout, kPlenty));
+    const auto full = Run(KvOptions{});
     KvOptions options;
     options.policy = "flexgen";
     for (const double share : {0.0, 0.5}) {

@@ -1,0 +1,175 @@
+#include "kv/windows/windowed_cache.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "device/recording_key.h"
+
+namespace litecache::kv {
+namespace {
+
+using windows::Parts;
+
+// The model's projection for the layers of one part.
+class PartProjection final : public KeyValueProjection {
+ public:
+  explicit PartProjection(std::vector<int64_t> model_layers) : layers_(std::move(model_layers)) {}
+  void Use(KeyValueProjection* model) { model_ = model; }
+
+  DType rounds_to() const override { return model_->rounds_to(); }
+  void Project(Stream& stream, int64_t layer, const MatrixView& x,
+               std::span<const int32_t> positions, const MatrixView& k,
+               const MatrixView& v) override {
+    model_->Project(stream, layers_[static_cast<size_t>(layer)], x, positions, k, v);
+  }
+
+ private:
+  std::vector<int64_t> layers_;
+  KeyValueProjection* model_ = nullptr;
+};
+
+class WindowedCache final : public Cache {
+ public:
+  WindowedCache(const Layout& layout, const Parts& parts, std::string policy,
+                const TierBytes& budget, std::unique_ptr<Cache> whole,
+                std::unique_ptr<Cache> window)
+      : layout_(layout),
+        parts_(parts),
+        policy_(std::move(policy)),
+        budget_(budget),
+        whole_(std::move(whole)),
+        window_(std::move(window)),
+        projection_(parts.whole.model_layers) {
+    for (Cache* cache : {whole_.get(), window_.get()}) {
+      if (cache != nullptr) caches_.push_back(cache);
+    }
+    LC_CHECK(!caches_.empty());
+  }
+
+  std::string_view policy() const override { return policy_; }
+  const Layout& layout() const override { return layout_; }
+
+  TierBytes BytesFor(int64_t tokens) const override {
+    return Sum([&](const Cache& cache) { return cache.BytesFor(tokens); });
+  }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return Sum([&](const Cache& cache) { return cache.ForkBytesFor(shared, tokens); });
+  }
+  void AllocateAhead(const TierBytes& bytes) override {
+    TierBytes rest = bytes;
+    if (window_ != nullptr) {
+      const uint64_t windows = static_cast<uint64_t>(sequences_) * window_->BytesFor(1).device;
+      const uint64_t share = std::min(windows, rest.device);
+      window_->AllocateAhead({.device = share});
+      rest.device -= share;
+    }
+    if (whole_ != nullptr) whole_->AllocateAhead(rest);
+  }
+
+  SequenceId Create() override {
+    ++sequences_;
+    return InAll([](Cache& cache) { return cache.Create(); });
+  }
+  SequenceId Fork(SequenceId parent) override {
+    ++sequences_;
+    return InAll([&](Cache& cache) { return cache.Fork(parent); });
+  }
+  void Release(SequenceId id) override {
+    --sequences_;
+    for (Cache* cache : caches_) cache->Release(id);
+  }
+  int64_t Length(SequenceId id) const override { return caches_.front()->Length(id); }
+
+  // If the second part has no room, what the first has reserved stays with its sequences, which may
+  // begin the step again.
+  void BeginStep(const Step& step) override {
+    for (Cache* cache : caches_) cache->BeginStep(step);
+  }
+  std::optional<uint64_t> ReplayKey(const Step& step) const override {
+    RecordingKey key("windows");
+    for (const Cache* cache : caches_) {
+      const std::optional<uint64_t> part = cache->ReplayKey(step);
+      if (!part) return std::nullopt;
+      key.Add(*part);
+    }
+    return key.value();
+  }
+
+  bool WantsInputs() const override { return whole_ != nullptr && whole_->WantsInputs(); }
+  void KeepInputs(Stream& stream, int64_t layer, const Step& step, const MatrixView& x,
+                  KeyValueProjection* projection) override {
+    const auto [in_window, index] = PlaceOf(layer);
+    if (in_window || !WantsInputs()) return;
+    projection_.Use(projection);
+    whole_->KeepInputs(stream, index, step, x, projection != nullptr ? &projection_ : nullptr);
+  }
+  void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& out) override {
+    const auto [in_window, index] = PlaceOf(layer);
+    (in_window ? window_ : whole_)->Attend(stream, index, step, q, k, v, scale, out);
+  }
+  void EndStep(const Step& step) override {
+    for (Cache* cache : caches_) cache->EndStep(step);
+  }
+
+  Stats GetStats() const override {
+    Stats stats = whole_ != nullptr ? whole_->GetStats() : Stats();
+    if (window_ != nullptr) {
+      const Stats of_window = window_->GetStats();
+      for (TierBytes Stats::*bytes : {&Stats::peak, &Stats::used, &Stats::provided}) {
+        stats.*bytes += of_window.*bytes;
+      }
+      stats.bytes_read += of_window.bytes_read;
+      stats.bytes_written += of_window.bytes_written;
+    }
+    stats.capacity = budget_;
+    return stats;
+  }
+  // Of the layers that attend the whole context.
+  std::span<const HeadCounters> Heads() const override {
+    return whole_ != nullptr ? whole_->Heads() : std::span<const HeadCounters>();
+  }
+
+ private:
+  std::pair<bool, int64_t> PlaceOf(int64_t layer) const {
+    LC_CHECK(layer >= 0 && layer < layout_.layers);
+    return parts_.places[static_cast<size_t>(layer)];
+  }
+  template <class F>
+  TierBytes Sum(const F& bytes_of) const {
+    TierBytes sum;
+    for (const Cache* cache : caches_) sum += bytes_of(*cache);
+    return sum;
+  }
+  // All caches see the same calls, so that they give a sequence the same id.
+  template <class F>
+  SequenceId InAll(const F& make) {
+    const SequenceId id = make(*caches_.front());
+    for (size_t i = 1; i < caches_.size(); ++i) LC_CHECK(make(*caches_[i]) == id);
+    return id;
+  }
+
+  const Layout layout_;
+  const Parts parts_;
+  const std::string policy_;
+  const TierBytes budget_;
+  std::unique_ptr<Cache> whole_, window_;
+  std::vector<Cache*> caches_;  // those that exist
+  PartProjection projection_;
+  int64_t sequences_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Cache> CreateWindowedCache(const Layout& layout, const Parts& parts,
+                                           std::string policy, const TierBytes& budget,
+                                           std::unique_ptr<Cache> whole,
+                                           std::unique_ptr<Cache> window) {
+  return std::make_unique<WindowedCache>(layout, parts, std::move(policy), budget, std::move(whole),
+                                         std::move(window));
+}
+
+}  // namespace litecache::kv

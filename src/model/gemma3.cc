@@ -1,0 +1,74 @@
+// Gemma 3: windows in five layers of six, with RoPE of their own; norms before and after blocks,
+// whose weights are stored less 1.
+#include <cmath>
+#include <initializer_list>
+#include <utility>
+
+#include "model/config_fields.h"
+#include "model/families.h"
+#include "model/transformer.h"
+
+namespace litecache::model {
+namespace {
+
+constexpr const char* kGelu = "gelu_pytorch_tanh";
+
+void ParseGemma3(const io::JsonFields& fields, ModelConfig& config) {
+  ParseRmsFamily(fields, config, /*default_head_dim=*/256, std::nullopt, "full_attention");
+  // It is that of the stretched positions.
+  config.max_context = fields.RequiredInt("max_position_embeddings", 1, kMaxContext);
+  config.tie_embeddings = fields.Bool("tie_word_embeddings").value_or(true);
+  if (fields.String("hidden_activation").value_or(kGelu) != kGelu) {
+    fields.Refuse("hidden_activation", fmt::format("only {} is supported", kGelu));
+  }
+  config.gelu = true;
+  for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
+    if (fields.Has(cap)) fields.Refuse(cap, "logits are not capped");
+  }
+  if (fields.Bool("use_bidirectional_attention").value_or(false)) {
+    fields.Refuse("use_bidirectional_attention", "tokens attend only those before them");
+  }
+  config.attention_bias = fields.Bool("attention_bias").value_or(false);
+  config.attention_output_bias = config.attention_bias;
+  config.norms = {.attention_input = "input_layernorm",
+                  .attention_output = "post_attention_layernorm",
+                  .feed_forward_input = "pre_feedforward_layernorm",
+                  .feed_forward_output = "post_feedforward_layernorm"};
+  config.norm_added = 1;
+  config.qk_norm = true;
+  config.attention_scale =
+      std::pow(fields.Number("query_pre_attn_scalar", 1e-6, 1e6).value_or(256), -0.5);
+  config.embedding_scale = std::sqrt(static_cast<double>(config.hidden));
+  const int64_t pattern = fields.Int("sliding_window_pattern", 1, kMaxLayers).value_or(6);
+  config.rope = ParseRope(fields, config.max_context, "full_attention", 1e6);
+  const double theta = fields.Number("rope_local_base_freq", 1e-6, 1e15).value_or(10000);
+  config.window_rope = ParseWindowRope(fields, config.max_context, theta);
+  ParseWindows(fields, config, [&](int64_t layer) { return (layer + 1) % pattern != 0; });
+}
+
+}  // namespace
+
+nlohmann::json GemmaTextConfig(const nlohmann::json& document) {
+  nlohmann::json text = document.value("text_config", nlohmann::json::object());
+  if (!text.is_object()) return document;
+  text["architectures"] = {"Gemma3ForCausalLM"};
+  // What published configs leave out, as Transformers' Gemma3TextConfig sets it.
+  for (const auto& [key, value] :
+       std::initializer_list<std::pair<const char*, int64_t>>{{"vocab_size", 262208},
+                                                              {"num_attention_heads", 8},
+                                                              {"num_key_value_heads", 4},
+                                                              {"max_position_embeddings", 131072},
+                                                              {"sliding_window", 4096}}) {
+    if (!text.contains(key)) text[key] = value;
+  }
+  for (const char* key :
+       {"dtype", "torch_dtype", "eos_token_id", "bos_token_id", "quantization_config"}) {
+    if (document.contains(key)) text[key] = document[key];
+  }
+  return text;
+}
+
+const FamilySpec kGemma3Spec = {Family::kGemma3, "Gemma3ForCausalLM", ParseGemma3,
+                                BuildTransformer};
+
+}  // namespace litecache::model
