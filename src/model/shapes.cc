@@ -1,7 +1,10 @@
 // Published shapes, for benchmarks without files. Each equals what ModelConfig::FromJson makes of
 // the model's config.json, but with bf16 weights throughout (Llama 2 and OPT were published in
 // f16), so that comparisons use the same arithmetic.
+#include <fmt/format.h>
+
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -45,6 +48,24 @@ constexpr Shape kShapes[] = {
     {"opt-13b",      Family::kOpt, 5120, 20480, 40, 40, 40, 50272, 2048, 1e4, 1e-5, true},
     {"opt-30b",      Family::kOpt, 7168, 28672, 48, 56, 56, 50272, 2048, 1e4, 1e-5, true},
 };
+
+// The same as config.json, for families whose layers differ: what the table has no columns for.
+constexpr std::pair<const char*, const char*> kConfigs[] = {
+    {"gemma3-270m", R"("hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18, "num_attention_heads": 4,
+      "num_key_value_heads": 1, "vocab_size": 262144, "max_position_embeddings": 32768, "sliding_window": 512)"},
+    {"gemma3-1b", R"("hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4,
+      "num_key_value_heads": 1, "vocab_size": 262144, "max_position_embeddings": 32768, "sliding_window": 512)"},
+    {"gemma3-4b", R"("hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "num_attention_heads": 8,
+      "num_key_value_heads": 4, "vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 1024,
+      "rope_scaling": {"rope_type": "linear", "factor": 8})"},
+    {"gemma3-12b", R"("hidden_size": 3840, "intermediate_size": 15360, "num_hidden_layers": 48,
+      "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 262208, "max_position_embeddings": 131072,
+      "sliding_window": 1024, "rope_scaling": {"rope_type": "linear", "factor": 8})"},
+    {"gemma3-27b", R"("hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 62,
+      "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128, "query_pre_attn_scalar": 168,
+      "vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 1024,
+      "rope_scaling": {"rope_type": "linear", "factor": 8})"},
+};
 // clang-format on
 
 ModelConfig MakeConfig(const Shape& shape) {
@@ -85,12 +106,20 @@ ModelConfig ModelConfig::FromShapeName(const std::string& name) {
   for (const Shape& shape : kShapes) {
     if (shape.name == name) return MakeConfig(shape);
   }
+  for (const auto& [known, fields] : kConfigs) {
+    if (known != name) continue;
+    return FromJson(
+        fmt::format(R"({{"architectures": ["Gemma3ForCausalLM"], "dtype": "bfloat16", {}}})",
+                    fields),
+        name);
+  }
   throw InvalidArgument("unknown shape '{}'; there are {}", name, Join(ShapeNames()));
 }
 
 std::vector<std::string> ModelConfig::ShapeNames() {
   std::vector<std::string> names;
   for (const Shape& shape : kShapes) names.emplace_back(shape.name);
+  for (const auto& [name, fields] : kConfigs) names.emplace_back(name);
   return names;
 }
 

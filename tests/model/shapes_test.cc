@@ -13,15 +13,29 @@ namespace {
 // count or bias changes them.
 TEST(ShapesTest, ParameterCountsArePublishedOnes) {
   const std::map<std::string, int64_t> published = {
-      {"llama3.2-1b", 1'235'814'400},  {"llama3.2-3b", 3'212'749'824},
-      {"llama3-8b", 8'030'261'248},    {"llama3.1-8b", 8'030'261'248},
-      {"llama2-7b", 6'738'415'616},    {"qwen2.5-0.5b", 494'032'768},
-      {"qwen2.5-1.5b", 1'543'714'304}, {"qwen2.5-3b", 3'085'938'688},
-      {"qwen2.5-7b", 7'615'616'512},   {"qwen2.5-14b", 14'770'033'664},
-      {"qwen3-8b", 8'190'735'360},     {"mistral-7b", 7'248'023'552},
-      {"opt-125m", 125'239'296},       {"opt-6.7b", 6'658'473'984},
-      {"qwen3-32b", 32'762'123'264},   {"opt-13b", 12'853'473'280},
+      {"llama3.2-1b", 1'235'814'400},
+      {"llama3.2-3b", 3'212'749'824},
+      {"llama3-8b", 8'030'261'248},
+      {"llama3.1-8b", 8'030'261'248},
+      {"llama2-7b", 6'738'415'616},
+      {"qwen2.5-0.5b", 494'032'768},
+      {"qwen2.5-1.5b", 1'543'714'304},
+      {"qwen2.5-3b", 3'085'938'688},
+      {"qwen2.5-7b", 7'615'616'512},
+      {"qwen2.5-14b", 14'770'033'664},
+      {"qwen3-8b", 8'190'735'360},
+      {"mistral-7b", 7'248'023'552},
+      {"opt-125m", 125'239'296},
+      {"opt-6.7b", 6'658'473'984},
+      {"qwen3-32b", 32'762'123'264},
+      {"opt-13b", 12'853'473'280},
       {"opt-30b", 29'974'540'288},
+      // Gemma 3 without its vision tower and the projection behind it.
+      {"gemma3-270m", 268'098'176},
+      {"gemma3-1b", 999'885'952},
+      {"gemma3-4b", 3'880'263'168},
+      {"gemma3-12b", 11'766'034'176},
+      {"gemma3-27b", 27'009'346'304},
   };
   EXPECT_EQ(ModelConfig::ShapeNames().size(), published.size());
   for (const std::string& name : ModelConfig::ShapeNames()) {
