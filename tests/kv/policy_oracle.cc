@@ -130,6 +130,7 @@ void PolicyOracle::Compare(const kv::Step& step, int64_t layer, const LayerInput
       k.push_back(RoundRow(inputs.k.data() + at, std::nullopt));
       v.push_back(RoundRow(inputs.v.data() + at, std::nullopt));
     }
+    const bool windowed = !layout_.windowed.empty() && layout_.windowed[static_cast<size_t>(layer)];
     double worst = 0;
     for (int64_t i = 0; i < part.rows; ++i) {
       const int64_t token = part.past + i;
@@ -141,7 +142,7 @@ void PolicyOracle::Compare(const kv::Step& step, int64_t layer, const LayerInput
         double highest = -HUGE_VAL, sum = 0;
         std::vector<std::pair<size_t, double>> scores;
         for (int64_t t = 0; t <= token; ++t) {
-          if (!sees_(token, t)) continue;
+          if (windowed ? t <= token - layout_.window : !sees_(token, t)) continue;
           double score = 0;
           for (size_t j = 0; j < d; ++j) {
             score += static_cast<double>(inputs.q[at + j]) * k[static_cast<size_t>(t)][kv + j];

@@ -29,7 +29,7 @@ struct LayerInputs {
 
 class PolicyOracle {
  public:
-  // Whether one token attends another, seen <= token.
+  // Whether one token attends another, seen <= token, in layers without a window.
   using Sees = std::function<bool(int64_t token, int64_t seen)>;
 
   // Compares with a cache of `plan`. stored: format of rows from earlier steps; those of the step

@@ -33,7 +33,7 @@ struct Shape {
   }
 
   // A GPU needs work for all of its SMs.
-  static constexpr int64_t kCpuBlockTokens = 16, kGpuBlockTokens = 128;
+  static constexpr int64_t kCpuBlockTokens = 16, kGpuBlockTokens = 512;
 
   Layout layout;
   ops::RowFormat format;

@@ -30,9 +30,10 @@ using ops::cuda::StepView;
 using streaming::PageTable;
 using streaming::Shape;
 
-// A head's page has the slots of policy litecache without cached ones. A prompt chunk is attended
-// as if its tokens were generated: a block of them is stored, then each is a separate sequence to
-// the kernels, with one row and its own past.
+// A head's page has the slots of policy litecache without cached ones. Of a prompt chunk, a block
+// of tokens is stored, then attended: by tiles, or, if the rows' format does not allow that, as if
+// the tokens were generated, each a separate sequence to the kernels, with one row and its own
+// past.
 class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore {
  public:
   CudaStreamingCache(Device& device, const Shape& shape, uint64_t budget_bytes)
@@ -64,25 +65,35 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
   void BeginStep(const Step& step) override {
     check_(step, [this](SequenceId id) { return table_.Length(id); });
     table_.BeginStep(step);
-    block_.Begin(step.rows, 0);
+    int64_t blocks = 0;
+    for (const StepSequence& part : step.sequences) {
+      if (!part.decode) blocks += (part.rows + shape_.block_tokens - 1) / shape_.block_tokens;
+    }
+    by_tiles_ ? block_.Begin(step.decode_rows, blocks) : block_.Begin(step.rows, 0);
     pieces_.clear();
     if (step.decode_rows > 0) AddPiece(0, step.decode_rows, nullptr);
-    int64_t most = step.decode_rows;
+    int64_t most = step.decode_rows, tiled = 0;
     for (const StepSequence& part : step.sequences) {
       std::byte* const* pages = UpdatePages(part.id);
       for (int64_t begin = 0; begin < part.rows; begin += shape_.block_tokens) {
         const int64_t rows = std::min(shape_.block_tokens, part.rows - begin);
         // A chunk's rows are counted from the piece's first row.
         const int64_t first = part.decode ? part.first_row : 0;
-        for (int64_t i = 0; i < rows; ++i) {
-          ops::cuda::StepSequence& entry = block_.at(part.first_row + begin + i);
-          entry = {.first_row = static_cast<int32_t>(first + i),
-                   .rows = 1,
-                   .past = static_cast<int32_t>(part.past + begin + i),
-                   .stored = static_cast<int32_t>(part.past + begin + i)};
+        const auto set = [&](int64_t index, int64_t row, int64_t count) {
+          ops::cuda::StepSequence& entry = block_.at(index);
+          entry = {.first_row = static_cast<int32_t>(first + row),
+                   .rows = static_cast<int32_t>(count),
+                   .past = static_cast<int32_t>(part.past + begin + row),
+                   .stored = static_cast<int32_t>(part.past + begin + row)};
           entry.pages[ops::cuda::kSlots] = pages;
           entry.heads = states_.as<HeadState>();
+        };
+        if (by_tiles_ && !part.decode) {
+          set(step.decode_rows + tiled, 0, rows);
+          AddPiece(part.first_row + begin, rows, begin == 0 ? &part : nullptr, tiled++);
+          continue;
         }
+        for (int64_t i = 0; i < rows; ++i) set(part.first_row + begin + i, i, 1);
         if (part.decode) continue;
         AddPiece(part.first_row + begin, rows, begin == 0 ? &part : nullptr);
         most = std::max(most, rows);
@@ -110,6 +121,11 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
       Append(stream, layer, i, k, v);
       const auto rows = [&](const MatrixView& x) { return x.Rows(piece.first_row, piece.rows); };
       const SectionScope section(stream, Section::kAttention);
+      if (piece.tiled >= 0) {
+        ops::cuda::WindowAttention(stream, View(i), kv_heads, tables.slots, shape_.recent, rows(q),
+                                   shape_.layout.q_heads, scale, rows(out));
+        continue;
+      }
       ops::cuda::HybridAttention(stream, View(i), kv_heads, tables, rows(q), shape_.layout.q_heads,
                                  scale, rows(out), scratch_.data());
     }
@@ -148,6 +164,7 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
     // For a chunk's first piece: the page whose contents are copied to the chunk's page first.
     const std::byte* source = nullptr;
     std::byte* target = nullptr;
+    int64_t tiled = -1;  // index among the blocks attended by tiles
   };
   struct Pages {
     std::byte* page = nullptr;
@@ -156,9 +173,9 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
 
   int64_t heads() const { return shape_.layout.layers * shape_.layout.kv_heads; }
 
-  void AddPiece(int64_t first_row, int64_t rows, const StepSequence* chunk) {
+  void AddPiece(int64_t first_row, int64_t rows, const StepSequence* chunk, int64_t tiled = -1) {
     block_.flag(static_cast<int64_t>(pieces_.size())) = static_cast<int32_t>(rows);
-    Piece piece{.first_row = first_row, .rows = rows};
+    Piece piece{.first_row = first_row, .rows = rows, .tiled = tiled};
     if (chunk != nullptr) {
       piece.source = table_.Source(chunk->id);
       piece.target = table_.Target(chunk->id);
@@ -205,6 +222,7 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
 
   StepView View(size_t index) const {
     const Piece& piece = pieces_[index];
+    if (piece.tiled >= 0) return block_.Prefilling(piece.tiled);
     StepView view = block_.Decoding(shape_.sink + shape_.recent);
     view.sequences += piece.first_row;
     view.count = block_.device_flags() + index;
@@ -216,7 +234,8 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
   PagePool pool_;
   PageTable table_;
   std::unordered_map<SequenceId, Pages> pages_;
-  StepBlock block_;  // one sequence per row of the step
+  const bool by_tiles_ = ops::cuda::WindowAttentionServes(shape_.format);
+  StepBlock block_;  // a sequence per row, or per block of a prompt that is attended by tiles
   Buffer lists_;     // int32 [layers][kv_heads]: a head's list is its index
   Buffer states_;    // HeadState [layers][kv_heads], shared by all sequences
   AttentionBuffer scratch_;

@@ -100,6 +100,18 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
   }
 }
 
+bool WindowAttentionServes(const RowFormat& format) { return OnTensorCores(format); }
+
+void WindowAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
+                     int64_t window, const MatrixView& q, int64_t q_heads, float scale,
+                     const MatrixView& out) {
+  Check(step, kv_heads, table, q, q_heads, out);
+  LC_CHECK(OnTensorCores(table.format) && window >= 1 && window + step.max_rows - 1 <= table.ring);
+  if (step.capacity == 0 || table.lists == 0 || q.rows == 0) return;
+  TiledWindowAttention(stream, step, kv_heads, table, static_cast<int32_t>(window),
+                       Operands(q, q_heads, scale, out));
+}
+
 void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
                      const HybridTables& tables, const MatrixView& q, int64_t q_heads, float scale,
                      const MatrixView& out, void* scratch) {

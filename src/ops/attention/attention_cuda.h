@@ -26,6 +26,14 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
                     const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out,
                     void* scratch);
 
+// The same for tokens that attend the sink and the last `window` tokens, their own included. The
+// ring of `table` holds those of all new tokens. Whether the rows' format allows it: bf16, head_dim
+// a multiple of 8.
+bool WindowAttentionServes(const RowFormat& format);
+void WindowAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
+                     int64_t window, const MatrixView& q, int64_t q_heads, float scale,
+                     const MatrixView& out);
+
 // The rows that the heads of a layer attend in a decode step of policy litecache (one row per
 // sequence, n = past + 1 tokens; the new token's row is in place). Offloaded heads: sink slots,
 // attended cached slots, and ring slots of tokens [WindowBegin(n, window_begin), n). Resident

@@ -39,6 +39,9 @@ void WarpAttention(Stream& stream, const StepView& step, int64_t kv_heads, const
 // Causal attention by tiles of queries; bf16 rows, head_dim a multiple of 8.
 void TiledAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                     const AttentionOperands& operands);
+// The same where tokens attend the sink and a window (WindowAttention).
+void TiledWindowAttention(Stream& stream, const StepView& step, int64_t kv_heads,
+                          const RowTable& table, int32_t window, const AttentionOperands& operands);
 
 // The same on Hopper, if supported (outputs in bf16; head_dim 64, 128 or 256) and compiled
 // (LITECACHE_FLASHINFER). Scores must be finite.

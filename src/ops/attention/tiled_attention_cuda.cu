@@ -3,7 +3,8 @@
 // The query heads of a group are rows of one tile (row i of a sequence's KV head is token i /
 // group, head i % group), so that a tile of KV rows is read once for the group and the causal edge
 // of a tile is as narrow as possible. Tiles of the last tokens, which attend the most rows, go
-// first.
+// first. With a window, rows are in a ring of slots, and tiles of rows that no query attends are
+// skipped.
 #include <algorithm>
 
 #include "device/cuda/check.h"
@@ -39,6 +40,7 @@ struct TiledProblem {
   TableAccess access;
   AttentionArrays arrays;
   int32_t kv_heads = 0;
+  int32_t window = 0;  // kWindow: tokens attend the sink and the last `window` ones
 };
 
 // A warp's queries. Lane l holds rows l / 4 and l / 4 + 8 of each product.
@@ -49,11 +51,24 @@ struct TiledState {
   float out[kProducts][kHeadDim / 8][4];
 };
 
-// limits: how many of the tile's rows each of the lane's query rows attends. kMasked: some limits
-// are below the tile's size.
-template <int kHeadDim, bool kMasked>
+// Which of a tile's rows each of the lane's query rows attends: those below `below`, and with a
+// window only from `from` on or below `sink`.
+template <bool kWindow>
+struct TileLimits {
+  int32_t below[2][2] = {};
+  int32_t from[2][2] = {};
+  int32_t sink = 0;
+
+  __device__ __forceinline__ bool Shows(int m, int h, int32_t row) const {
+    if (kWindow && row < from[m][h] && row >= sink) return false;
+    return row < below[m][h];
+  }
+};
+
+// kMasked: some queries do not attend all rows of the tile.
+template <int kHeadDim, bool kMasked, bool kWindow>
 __device__ __forceinline__ void AttendTile(uint32_t queries, uint32_t stage,
-                                           const int32_t (&limits)[2][2],
+                                           const TileLimits<kWindow>& limits,
                                            TiledState<kHeadDim>* state) {
   using Shape = TiledShape<kHeadDim>;
   constexpr int kProducts = Shape::kProducts;
@@ -83,7 +98,7 @@ __device__ __forceinline__ void AttendTile(uint32_t queries, uint32_t stage,
     }
   }
   const auto shown = [&](int m, int n, int i) {
-    return n * 8 + lane % 4 * 2 + i % 2 < limits[m][i / 2];
+    return limits.Shows(m, i / 2, n * 8 + lane % 4 * 2 + i % 2);
   };
   if (kMasked) {
 #pragma unroll
@@ -172,10 +187,11 @@ __device__ __forceinline__ void AttendTile(uint32_t queries, uint32_t stage,
 }
 
 // Copies rows [begin, begin + kKvRows) into a stage, with zeros from `end` on. Called by the whole
-// block. first: the first row if pages hold whole tiles, otherwise null.
+// block. first: the first row if pages hold whole tiles, otherwise null. ring: of the slots, or
+// null.
 template <int kHeadDim>
-__device__ void CopyTile(const RowList& list, const std::byte* first, int32_t begin, int32_t end,
-                         int head_dim, uint32_t stage) {
+__device__ void CopyTile(const RowList& list, const std::byte* first, const TableAccess* ring,
+                         int32_t begin, int32_t end, int head_dim, uint32_t stage) {
   constexpr int kChunks = kHeadDim / 8;  // of K, and of V
   constexpr int kStep = kThreads / (2 * kChunks);
   const int c = threadIdx.x % (2 * kChunks), part = c / kChunks, chunk = c % kChunks;
@@ -187,8 +203,9 @@ __device__ void CopyTile(const RowList& list, const std::byte* first, int32_t be
     const int r = static_cast<int>(threadIdx.x) / (2 * kChunks) + i * kStep;
     // Missing rows become zeros, since anything multiplied by zero must be a finite number.
     const int32_t token = begin + r < end ? begin + r : end - 1;
-    const std::byte* row =
-        first != nullptr ? first + (token - begin) * list.row_bytes : list.Row(token);
+    const std::byte* row = first != nullptr  ? first + (token - begin) * list.row_bytes
+                           : ring != nullptr ? list.Row(ring->RowOf(token))
+                                             : list.Row(token);
     CopyChunk(stage + SwizzledOffset(r, c, TiledShape<kHeadDim>::kRowBytes), row + offset,
               begin + r < end);
   }
@@ -260,7 +277,7 @@ __device__ __forceinline__ void StoreOutputs(const AttentionArrays& a, int32_t f
   }
 }
 
-template <int kHeadDim>
+template <int kHeadDim, bool kWindow>
 __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
     TiledKernel(const __grid_constant__ TiledProblem p) {
   using Shape = TiledShape<kHeadDim>;
@@ -277,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
   const int32_t list_index = p.access.table.list_of_head[head];
   if (list_index < 0) return;
   const RowList list = p.access.List(sequence, list_index);
-  const bool whole_tiles = list.page_rows % kKvRows == 0;
+  const bool whole_tiles = !kWindow && list.page_rows % kKvRows == 0;
   const int32_t past = sequence.past, first_row = sequence.first_row;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const auto query_tile = shared;
@@ -293,18 +310,27 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
   const int32_t last = min(first + Shape::kQueries, queries) - 1;
   const int32_t end = past + last / a.group + 1;
   const int32_t tiles = (end + kKvRows - 1) / kKvRows;
+  // The tiles of rows that are attended: those of the sink, and from the first query's window on.
+  const int32_t sink = kWindow ? p.access.table.sink : 0;
+  const int32_t sink_tiles = (sink + kKvRows - 1) / kKvRows;
+  const int32_t window_tile =
+      kWindow ? max(sink_tiles, (past + first / a.group + 1 - p.window) / kKvRows) : 0;
+  const auto next = [&](int32_t tile) {
+    return kWindow && tile + 1 >= sink_tiles ? max(tile + 1, window_tile) : tile + 1;
+  };
+  const int32_t first_tile = next(-1);
   // A tile's page address is loaded one tile before its rows.
   const auto address = [&](int32_t tile) -> const std::byte* {
     return whole_tiles && tile < tiles ? list.Row(tile * kKvRows) : nullptr;
   };
-  const std::byte* ahead = address(0);
-  const auto copy = [&](int32_t tile) {
-    CopyTile<kHeadDim>(list, ahead, tile * kKvRows, end, a.head_dim,
-                       stages + tile % Shape::kStages * Shape::kStageBytes);
+  const std::byte* ahead = address(first_tile);
+  const auto copy = [&](int32_t tile, int32_t stage) {
+    CopyTile<kHeadDim>(list, ahead, kWindow ? &p.access : nullptr, tile * kKvRows, end, a.head_dim,
+                       stages + stage % Shape::kStages * Shape::kStageBytes);
     CommitCopies();
-    ahead = address(tile + 1);
+    ahead = address(next(tile));
   };
-  copy(0);
+  copy(first_tile, 0);
 
   BringQueries<kHeadDim>(a, first_row, head, first, queries, query_tile);
 
@@ -314,70 +340,90 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
   // For the warp: rows that all its queries attend, and rows that any of them attends.
   const int32_t all_see = past + warp_first / a.group + 1;
   const int32_t any_sees = past + min(warp_first + Shape::kWarpQueries - 1, last) / a.group + 1;
+  // With a window: where that of the warp's last query begins.
+  const int32_t all_from = kWindow ? any_sees - p.window : 0;
   const bool idle = warp_first >= queries;
   const uint32_t own_queries =
       SharedAddress(query_tile) + warp * Shape::kWarpQueries * Shape::kQueryBytes;
-  for (int32_t tile = 0; tile < tiles; ++tile) {
+  int32_t count = 0;
+  for (int32_t tile = first_tile; tile < tiles; ++count) {
     WaitForCopies<0>();
     __syncthreads();  // this tile has arrived, and the previous one has been read
-    if (Shape::kStages > 1 && tile + 1 < tiles) copy(tile + 1);
+    const int32_t after = next(tile);
+    if (Shape::kStages > 1 && after < tiles) copy(after, count + 1);
     const int32_t begin = tile * kKvRows;
-    const uint32_t stage = stages + tile % Shape::kStages * Shape::kStageBytes;
+    const uint32_t stage = stages + count % Shape::kStages * Shape::kStageBytes;
     if (!idle && begin < any_sees) {
-      int32_t limits[2][2] = {};
-      if (begin + kKvRows <= all_see) {
-        AttendTile<kHeadDim, false>(own_queries, stage, limits, &state);
+      TileLimits<kWindow> limits;
+      if (begin + kKvRows <= all_see && begin >= all_from) {
+        AttendTile<kHeadDim, false, kWindow>(own_queries, stage, limits, &state);
       } else {
+        limits.sink = sink - begin;
 #pragma unroll
         for (int m = 0; m < kProducts; ++m) {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const int32_t query = warp_first + m * 16 + h * 8 + lane / 4;
-            limits[m][h] = past + query / a.group + 1 - begin;
+            limits.below[m][h] = past + query / a.group + 1 - begin;
+            limits.from[m][h] = limits.below[m][h] - p.window;
           }
         }
-        AttendTile<kHeadDim, true>(own_queries, stage, limits, &state);
+        AttendTile<kHeadDim, true, kWindow>(own_queries, stage, limits, &state);
       }
     }
-    if (Shape::kStages == 1 && tile + 1 < tiles) {
+    if (Shape::kStages == 1 && after < tiles) {
       __syncthreads();
-      copy(tile + 1);
+      copy(after, count + 1);
     }
+    tile = after;
   }
   StoreOutputs<kHeadDim>(a, first_row, head, warp_first, queries, state);
 }
 
-template <int kHeadDim>
+template <int kHeadDim, bool kWindow>
 void Launch(CudaStream& stream, const TiledProblem& problem) {
   using Shape = TiledShape<kHeadDim>;
-  static const size_t most = AllowSharedMemory(TiledKernel<kHeadDim>);
+  static const size_t most = AllowSharedMemory(TiledKernel<kHeadDim, kWindow>);
   LC_CHECK(Shape::kBytes <= most, "a GPU with too little shared memory");
   const int64_t queries = int64_t{problem.step.max_rows} * problem.arrays.group;
   const dim3 grid(static_cast<unsigned>(problem.kv_heads),
                   static_cast<unsigned>((queries + Shape::kQueries - 1) / Shape::kQueries),
                   static_cast<unsigned>(problem.step.capacity));
   LC_CHECK(grid.y <= 65535 && grid.z <= 65535, "too many queries in one step");
-  TiledKernel<kHeadDim><<<grid, kThreads, Shape::kBytes, stream.handle()>>>(problem);
+  TiledKernel<kHeadDim, kWindow><<<grid, kThreads, Shape::kBytes, stream.handle()>>>(problem);
   LC_CUDA_LAUNCHED();
+}
+
+template <bool kWindow>
+void Attend(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
+            int32_t window, const AttentionOperands& operands) {
+  TiledProblem p;
+  p.step = step;
+  p.access = TableAccess(table);
+  p.kv_heads = static_cast<int32_t>(kv_heads);
+  p.window = window;
+  p.arrays = AttentionArrays(operands, kv_heads, table.format.head_dim);
+  CudaStream& cuda = AsCuda(stream);
+  if (p.arrays.head_dim <= 64) {
+    Launch<64, kWindow>(cuda, p);
+  } else if (p.arrays.head_dim <= 128) {
+    Launch<128, kWindow>(cuda, p);
+  } else {
+    Launch<256, kWindow>(cuda, p);
+  }
 }
 
 }  // namespace
 
 void TiledAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                     const AttentionOperands& operands) {
-  TiledProblem p;
-  p.step = step;
-  p.access = TableAccess(table);
-  p.kv_heads = static_cast<int32_t>(kv_heads);
-  p.arrays = AttentionArrays(operands, kv_heads, table.format.head_dim);
-  CudaStream& cuda = AsCuda(stream);
-  if (p.arrays.head_dim <= 64) {
-    Launch<64>(cuda, p);
-  } else if (p.arrays.head_dim <= 128) {
-    Launch<128>(cuda, p);
-  } else {
-    Launch<256>(cuda, p);
-  }
+  Attend<false>(stream, step, kv_heads, table, 0, operands);
+}
+
+void TiledWindowAttention(Stream& stream, const StepView& step, int64_t kv_heads,
+                          const RowTable& table, int32_t window,
+                          const AttentionOperands& operands) {
+  Attend<true>(stream, step, kv_heads, table, window, operands);
 }
 
 }  // namespace litecache::ops::cuda

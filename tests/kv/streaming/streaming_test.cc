@@ -42,8 +42,8 @@ TEST_P(StreamingLives, SeeSinkAndWindow) {
     PolicyOracle oracle(
         *plan, [&](int64_t token, int64_t seen) { return seen < sink || seen > token - recent; },
         random(), kPlenty, std::nullopt, device());
-    // A GPU processes a prompt in blocks of 128.
-    oracle.RunLife(device() == "cuda" ? 30 : 60, device() == "cuda" ? 300 : 90);
+    // A GPU processes a prompt in blocks of 512.
+    oracle.RunLife(device() == "cuda" ? 30 : 60, device() == "cuda" ? 700 : 90);
   }
 }
 
