@@ -34,6 +34,9 @@ Core::Core(const Backend& backend, const CoreOptions& options)
   logits_ = backend.device->CreateMirror(
       static_cast<size_t>((options.max_batch + options.score_rows) * vocab_) * sizeof(float));
   if (options.draft_tokens > 0 && !backend.cache->CanTruncate()) {
+    if (!backend.cache->layout().windowed.empty()) {
+      throw Unsupported("draft: sliding windows cannot take back rejected tokens");
+    }
     throw Unsupported("draft: KV policy '{}' cannot take back rejected tokens here; use full",
                       backend.cache->policy());
   }

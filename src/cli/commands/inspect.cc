@@ -74,6 +74,9 @@ Json ConfigJson(const ModelConfig& c) {
     json["rope"] = {
         {"theta", c.rope.theta}, {"scaling", Name(c.rope.scaling)}, {"factor", c.rope.factor}};
   }
+  if (!c.windowed.empty()) {
+    json["windows"] = {{"tokens", c.window}, {"layers", std::ranges::count(c.windowed, true)}};
+  }
   return json;
 }
 
@@ -98,6 +101,10 @@ std::string ConfigText(const ModelConfig& c) {
                                      c.rope.scaling == model::RopeScaling::kFactors
                                  ? ""
                                  : fmt::format(" by {}", c.rope.factor)));
+  }
+  if (!c.windowed.empty()) {
+    line("windows", fmt::format("{} layers attend the last {} tokens",
+                                std::ranges::count(c.windowed, true), c.window));
   }
   return text;
 }
