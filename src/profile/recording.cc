@@ -117,7 +117,8 @@ Recording Record(Device& device, Stream& stream, model::Decoder& decoder,
   Recording recording;
   recording.layout = config.kv_layout(decoder.kv_dtype());
   if (!config.windowed.empty()) {
-    throw Unsupported("a model with sliding windows has no profile: policy litecache works without one");
+    throw Unsupported(
+        "a model with sliding windows has no profile: policy litecache works without one");
   }
   recording.tokens = n;
   recording.steps = options.steps;
