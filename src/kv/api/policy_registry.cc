@@ -27,6 +27,7 @@ struct Registry {
   }
 };
 
+// NOLINTBEGIN(performance-unnecessary-value-param): Policy::plan gives the profile away
 std::vector<Policy> ProductPolicies() {
   return {
       {.name = "full",
@@ -47,6 +48,7 @@ std::vector<Policy> ProductPolicies() {
                   DeviceType device) { return PlanStreamingCache(layout, options, device); }},
   };
 }
+// NOLINTEND(performance-unnecessary-value-param)
 
 Registry& TheRegistry() {
   static Registry registry(ProductPolicies());
