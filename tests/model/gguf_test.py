@@ -334,13 +334,12 @@ class GgufTest(unittest.TestCase):
         prompt = (ROOT / "data/haystack/python_stdlib.txt").read_text()[:3500]
         # Of Transformers 5.24 in float32 with the same weights, dequantized; 833 tokens.
         expected = "vent import monkey\nexcept ImportError:\n    monkey.patch_all()\n\nfrom . import parser as parser\nfrom"
-        for policy, dtype, sure in (("full", "f32", len(expected)), ("litecache", "f32", len(expected)),
-                                    ("full", "auto", expected.index("_all"))):
-            with self.subTest(policy=policy, dtype=dtype):
+        for policy in ("full", "litecache"):
+            with self.subTest(policy=policy):
                 answer = json.loads(self.run_program(
-                    "generate", "--model", model, "--dtype", dtype, "--threads", "1", "--temp", "0", "-n", "24", "--device",
+                    "generate", "--model", model, "--dtype", "f32", "--threads", "1", "--temp", "0", "-n", "24", "--device",
                     "cpu", "--json", "--kv-policy", policy, "--kv-budget", "100%", prompt))
-                self.assertEqual(answer["text"][:sure], expected[:sure])
+                self.assertEqual(answer["text"], expected)
                 self.assertEqual(answer["stats"]["prompt_tokens"], 833)
 
 
