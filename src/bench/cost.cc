@@ -1,5 +1,8 @@
 #include "bench/cost.h"
 
+#include <algorithm>
+#include <cstdint>
+
 namespace litecache::bench {
 namespace {
 
@@ -27,15 +30,25 @@ double AttentionFlops(const model::ModelConfig& c, double keys) {
   return 4 * static_cast<double>(c.q_heads * c.head_dim) * keys;
 }
 
+// The keys that all tokens of a prompt attend in a layer.
+double AttendedKeys(const model::ModelConfig& c, int64_t layer, int64_t tokens) {
+  const int64_t window = c.has_window(layer) ? std::min(c.window, tokens) : tokens;
+  const auto first = static_cast<double>(window), later = static_cast<double>(tokens - window);
+  return first * (first + 1) / 2 + later * first;
+}
+
 }  // namespace
 
 Cost PrefillCost(const model::ModelConfig& c, int64_t tokens, uint64_t weight_bytes) {
   const Matrices m = CountMatrices(c);
   const auto n = static_cast<double>(tokens);
-  const auto below = static_cast<double>(c.layers - 1);
+  // After the last layer's attention only the last token continues.
+  const int64_t last = c.layers - 1;
+  double keys = AttendedKeys(c, last, tokens) - AttendedKeys(c, last, tokens - 1);
+  for (int64_t layer = 0; layer < last; ++layer) keys += AttendedKeys(c, layer, tokens);
   Cost cost;
-  cost.flops = below * (2 * m.layer * n + AttentionFlops(c, n * (n + 1) / 2)) + 2 * m.kv * (n - 1) +
-               2 * m.layer + AttentionFlops(c, n) + 2 * m.head;
+  cost.flops = static_cast<double>(last) * 2 * m.layer * n + 2 * m.kv * (n - 1) + 2 * m.layer +
+               AttentionFlops(c, keys) + 2 * m.head;
   cost.bytes = static_cast<double>(weight_bytes);
   return cost;
 }

@@ -355,9 +355,11 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   const uint64_t moved = used.miss.bytes + used.prefetch.bytes + used.admit.bytes +
                          used.stream.bytes + used.activations.bytes + used.spill.bytes;
   const uint64_t sides = rates_.link_bytes_per_second > 0 ? 1 : 2;
+  kv::Layout all_layers = plan.layout();  // bytes read are those of windows, too
+  all_layers.windowed.clear();
   Cost cost = DecodeCost(decoder_.config(), batch, decoder_.weight_bytes_per_step(),
                          used.bytes_read / timed, (used.bytes_scored + sides * moved) / timed,
-                         plan.layout().token_bytes());
+                         all_layers.token_bytes());
   const uint64_t weights = decoder_.moved_weight_bytes() - weights_before;
   cost.link_bytes = static_cast<double>(moved + weights) / static_cast<double>(timed);
   Measurement m = Finish(batch, context, std::move(seconds), cost);

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "model/config.h"
@@ -46,21 +47,22 @@ TEST(Cost, DecodeAttendsItsRows) {
 
 // The last layer computes keys and values of all tokens, and everything else only for the last.
 TEST(Cost, PrefillTokenByToken) {
-  for (const char* shape : {"llama3.1-8b", "opt-6.7b"}) {
+  for (const char* shape : {"llama3.1-8b", "opt-6.7b", "gemma3-1b"}) {
     const ModelConfig c = ModelConfig::FromShapeName(shape);
     const auto d = [](int64_t x) { return static_cast<double>(x); };
     const double q = d(c.hidden) * d(c.q_heads) * d(c.head_dim);
     const double k = d(c.hidden) * d(c.kv_heads) * d(c.head_dim);
     const int matrices = c.family == model::Family::kOpt ? 2 : 3;  // up, down, and a gate if any
     const double feed_forward = matrices * d(c.hidden) * d(c.intermediate);
-    for (const int64_t tokens : {1, 2, 37}) {
+    for (const int64_t tokens : {1, 2, 37, 700}) {
       double want = 0;
       for (int64_t layer = 0; layer < c.layers; ++layer) {
         for (int64_t t = 0; t < tokens; ++t) {
           want += 2 * (k + k);
           if (layer + 1 == c.layers && t + 1 < tokens) continue;
           want += 2 * (q + q + feed_forward);  // q and o
-          want += 4 * d(c.q_heads) * d(c.head_dim) * d(t + 1);
+          const int64_t keys = c.has_window(layer) ? std::min(t + 1, c.window) : t + 1;
+          want += 4 * d(c.q_heads) * d(c.head_dim) * d(keys);
         }
       }
       want += 2 * d(c.vocab) * d(c.hidden);
