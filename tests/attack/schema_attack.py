@@ -166,7 +166,8 @@ class Schemas(victim.Attack):
         try:
             self.assertTrue(victim.wait_for(lambda: self.victim.call("/stats")["requests"]["running"] > 5))
             before = self.victim.cpu()
-            self.victim.post("/v1/completions", {"prompt": "y", "max_tokens": 100, "ignore_eos": True}, timeout=120 + 2 * victim.CPU_SECONDS)
+            self.victim.post("/v1/completions", {"prompt": "y", "max_tokens": 100, "ignore_eos": True},
+                             timeout=120 + 2 * victim.CPU_SECONDS)
             used = self.victim.cpu() - before
         finally:
             stop.set()

@@ -127,7 +127,9 @@ class Attack(unittest.TestCase):
         self.assertLess(self.victim.cpu() - before, seconds, f"CPU seconds of {path}")
         self.assertIn(status, statuses, str(answer)[:300])
         message = answer["error"]["message"]
-        self.assertIn(part, message)
+        # The server's own limit, 10 s, may come first where everything is slow.
+        if CPU_SECONDS <= 10 or "takes more than 10 s of CPU time" not in message:
+            self.assertIn(part, message)
         self.assertLess(len(message), 2000, "the error repeats what was sent")
         return message
 
