@@ -19,7 +19,7 @@ ORDER = "base device ops io tokenizer grammar kv model engine profile eval bench
 # Order inside a folder of src/; "." is the folder's own files.
 INSIDE = {
     "ops": "common step rows dense linear slots transfer attention select reuse sample".split(),
-    "kv": ". pages heads retrieve transfer step full streaming offload kvpr litecache api".split(),
+    "kv": ". pages heads retrieve transfer step full streaming offload kvpr litecache api windows".split(),
 }
 SOURCES = (".h", ".cc", ".cu", ".cuh")
 LARGE, LONG = 400, 120

@@ -14,6 +14,7 @@
 #include "cli/fixture_model.h"
 #include "cli/policy_settings.h"
 #include "cli/program.h"
+#include "model/config.h"
 #include "model/families.h"
 #include "server/http_client.h"
 #include "test_seed.h"
@@ -22,11 +23,6 @@ namespace litecache::testing {
 namespace {
 
 using Json = nlohmann::json;
-
-const std::vector<PolicySetting>& Policies() {
-  static const std::vector<PolicySetting> policies = PolicySettings();
-  return policies;
-}
 
 class PoliciesTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -43,7 +39,18 @@ class PoliciesTest : public ::testing::TestWithParam<std::string> {
     return text;
   }
 
+  // Those that can run the family's model.
+  static std::vector<PolicySetting> PoliciesFor(const FixtureModel& model) {
+    const bool windows = !model::ModelConfig::FromModel(model.path()).windowed.empty();
+    std::vector<PolicySetting> policies = PolicySettings();
+    std::erase_if(policies,
+                  [&](const PolicySetting& policy) { return windows && policy.predicts; });
+    return policies;
+  }
+  const std::vector<PolicySetting>& Policies() const { return policies_; }
+
   const FixtureModel model_{1024, GetParam()};
+  const std::vector<PolicySetting> policies_ = PoliciesFor(model_);
 };
 
 // The port of a running server.

@@ -12,6 +12,7 @@ struct PolicySetting {
   std::vector<std::string> flags = {};
   std::string settings = "";  // the same in the syntax of --config
   bool exact = false;         // attends every row
+  bool predicts = false;      // always, which models with sliding windows refuse
 
   std::string Configuration() const {
     return name + ":policy=" + name + (settings.empty() ? "" : "," + settings);

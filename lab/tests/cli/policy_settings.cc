@@ -12,7 +12,8 @@ std::vector<PolicySetting> PolicySettings() {
       // One of the fixtures has two layers.
       {.name = "infinigen",
        .flags = {"--infinigen-dense-layers", "1"},
-       .settings = "infinigen.dense_layers=1"},
+       .settings = "infinigen.dense_layers=1",
+       .predicts = true},
       {.name = "retroinfer",
        .flags = {"--recent", "16", "--retroinfer-update", "64", "--retroinfer-retrieval", "0.2",
                  "--retroinfer-estimation", "0.2"},

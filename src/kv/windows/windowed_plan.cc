@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "kv/api/policy_registry.h"
@@ -100,12 +101,21 @@ std::unique_ptr<CachePlan> PlanWindowedCache(const Layout& layout, const KvOptio
         "leave it at auto",
         options.prefetch);
   }
+  // What the policy takes for layer 0, whose queries nothing predicts, is another one of the model.
+  const std::vector<int64_t>& whole_layers = parts.whole.model_layers;
+  if (!whole_layers.empty() && whole_layers.front() > 0) of_policy.resident_first_layer = false;
   KvOptions of_window;
   of_window.sink_tokens = 0;
   of_window.recent_tokens = layout.window;
   auto whole = parts.whole.layout.layers > 0
                    ? FindPolicy(options.policy).plan(parts.whole.layout, of_policy, nullptr, device)
                    : nullptr;
+  if (whole != nullptr && whole->prefetches()) {
+    throw Unsupported(
+        "KV policy '{}' predicts queries, which models with sliding windows do not do; use another "
+        "policy",
+        options.policy);
+  }
   auto window = parts.window.layout.layers > 0
                     ? PlanStreamingCache(parts.window.layout, of_window, device)
                     : nullptr;

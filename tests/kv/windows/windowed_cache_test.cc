@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
 #include "expect_error.h"
+#include "kv/heads/head_plan.h"
 #include "kv/policy_oracle.h"
 #include "test_seed.h"
 
@@ -92,6 +93,15 @@ TEST(WindowedCacheTest, CostsWhatItsPartsCost) {
   EXPECT_EQ(cache->GetStats().capacity, budget);
   EXPECT_FALSE(cache->SharesPrefixes());
   EXPECT_FALSE(cache->CanTruncate());
+}
+
+// A policy's first layer is not the model's.
+TEST(WindowedCacheTest, TheFirstLayerIsResidentOnlyIfItIsTheModels) {
+  Layout layout = Mixed();
+  EXPECT_EQ(MakeCachePlan(layout, Policy("litecache"), nullptr)->heads()->resident_count(), 0);
+  layout.windowed = {false, true, false};
+  EXPECT_EQ(MakeCachePlan(layout, Policy("litecache"), nullptr)->heads()->resident_count(),
+            layout.kv_heads);
 }
 
 TEST(WindowedCacheTest, AllocatesNoMoreThanAsked) {
