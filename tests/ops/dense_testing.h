@@ -45,12 +45,12 @@ class DenseDevice {
 // Null, and why, on a machine without the device.
 std::unique_ptr<DenseDevice> OpenDenseDevice(std::string* reason);
 
-// Half a unit in the last place, relative; bf16's with a small margin.
 // Transformers' gelu_pytorch_tanh.
 inline double GeluTanh(double x) {
   return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
+// Half a unit in the last place, relative; bf16's with a small margin.
 inline double Rounding(DType dtype) { return dtype == DType::kBF16 ? 0.0040 : 0; }
 
 class DenseTest : public ::testing::Test, protected DeviceMemory {
