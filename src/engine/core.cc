@@ -35,7 +35,8 @@ Core::Core(const Backend& backend, const CoreOptions& options)
       static_cast<size_t>((options.max_batch + options.score_rows) * vocab_) * sizeof(float));
   if (options.draft_tokens > 0 && !backend.cache->CanTruncate()) {
     if (!backend.cache->layout().windowed.empty()) {
-      throw Unsupported("draft: a model with sliding windows cannot take back rejected tokens; leave drafts off");
+      throw Unsupported(
+          "draft: a model with sliding windows cannot take back rejected tokens; leave drafts off");
     }
     throw Unsupported("draft: KV policy '{}' cannot take back rejected tokens here; use full",
                       backend.cache->policy());
