@@ -8,9 +8,9 @@ namespace {
 
 // Numbers of weights in matrices, by part of the model.
 struct Matrices {
-  double kv = 0;     // K and V projections of a layer
-  double layer = 0;  // all of a layer, kv included
-  double head = 0;   // logits
+  double kv = 0;           // K and V projections of a layer
+  double projections = 0;  // all of attention, kv included
+  double head = 0;         // logits
 };
 
 Matrices CountMatrices(const model::ModelConfig& c) {
@@ -18,11 +18,19 @@ Matrices CountMatrices(const model::ModelConfig& c) {
   Matrices m;
   m.kv = 2 * d(c.hidden) * d(c.kv_heads) * d(c.head_dim);
   const double q_and_o = 2 * d(c.hidden) * d(c.q_heads) * d(c.head_dim);
-  const double feed_forward =
-      (c.family == model::Family::kOpt ? 2 : 3) * d(c.hidden) * d(c.intermediate);
-  m.layer = m.kv + q_and_o + feed_forward;
+  m.projections = m.kv + q_and_o;
   m.head = d(c.vocab) * d(c.embedding_dim > 0 ? c.embedding_dim : c.hidden);
   return m;
+}
+
+// Weights that a row meets in a layer's feed-forward block: of experts, those that it is sent to.
+double FeedForwardWeights(const model::ModelConfig& c, int64_t layer) {
+  const auto hidden = static_cast<double>(c.hidden);
+  if (!c.has_experts(layer)) {
+    return (c.family == model::Family::kOpt ? 2 : 3) * hidden * static_cast<double>(c.intermediate);
+  }
+  return hidden *
+         static_cast<double>(c.experts.count + 3 * c.experts.active * c.experts.intermediate);
 }
 
 // One query row over `keys` keys in one layer: q.k and the weighted sum.
@@ -45,10 +53,15 @@ Cost PrefillCost(const model::ModelConfig& c, int64_t tokens, uint64_t weight_by
   // After the last layer's attention only the last token continues.
   const int64_t last = c.layers - 1;
   double keys = AttendedKeys(c, last, tokens) - AttendedKeys(c, last, tokens - 1);
-  for (int64_t layer = 0; layer < last; ++layer) keys += AttendedKeys(c, layer, tokens);
+  double weights = 0;  // of all layers but the last
+  for (int64_t layer = 0; layer < last; ++layer) {
+    keys += AttendedKeys(c, layer, tokens);
+    weights += m.projections + FeedForwardWeights(c, layer);
+  }
   Cost cost;
-  cost.flops = static_cast<double>(last) * 2 * m.layer * n + 2 * m.kv * (n - 1) + 2 * m.layer +
-               AttentionFlops(c, keys) + 2 * m.head;
+  cost.flops = 2 * weights * n + 2 * m.kv * (n - 1) +
+               2 * (m.projections + FeedForwardWeights(c, last)) + AttentionFlops(c, keys) +
+               2 * m.head;
   cost.bytes = static_cast<double>(weight_bytes);
   return cost;
 }
@@ -60,8 +73,10 @@ Cost DecodeCost(const model::ModelConfig& c, int64_t batch, uint64_t weight_byte
   const auto layers = static_cast<double>(c.layers);
   // Keys that a layer attends, over all sequences.
   const double keys = static_cast<double>(attended_bytes) / static_cast<double>(kv_bytes_per_token);
+  double weights = m.projections * layers + m.head;
+  for (int64_t layer = 0; layer < c.layers; ++layer) weights += FeedForwardWeights(c, layer);
   Cost cost;
-  cost.flops = b * 2 * (m.layer * layers + m.head) + layers * AttentionFlops(c, keys);
+  cost.flops = b * 2 * weights + layers * AttentionFlops(c, keys);
   cost.bytes = static_cast<double>(weight_bytes + attended_bytes + other_bytes);
   return cost;
 }

@@ -206,7 +206,7 @@ Measurement Runner::Prefill(const kv::CachePlan& plan, int64_t context, const Pr
     // The first repeat pages memory in and starts threads.
     if (repeat > 0 || options_.prefill_repeats == 0) seconds.push_back(time);
   }
-  Cost cost = PrefillCost(decoder_.config(), context, decoder_.weight_bytes_per_step());
+  Cost cost = PrefillCost(decoder_.config(), context, decoder_.weight_bytes_per_step(context));
   cost.link_bytes = static_cast<double>(decoder_.moved_weight_bytes() - weights_before) /
                     static_cast<double>(options_.prefill_repeats + 1);
   return Finish(1, context, std::move(seconds), cost);
@@ -357,7 +357,7 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   const uint64_t sides = rates_.link_bytes_per_second > 0 ? 1 : 2;
   kv::Layout all_layers = plan.layout();  // bytes read are those of windows, too
   all_layers.windowed.clear();
-  Cost cost = DecodeCost(decoder_.config(), batch, decoder_.weight_bytes_per_step(),
+  Cost cost = DecodeCost(decoder_.config(), batch, decoder_.weight_bytes_per_step(batch),
                          used.bytes_read / timed, (used.bytes_scored + sides * moved) / timed,
                          all_layers.token_bytes());
   const uint64_t weights = decoder_.moved_weight_bytes() - weights_before;

@@ -56,7 +56,8 @@ uint64_t ScratchBytes(const Parts& parts, const kv::CachePlan& cache_plan,
     }
     return bytes;
   }
-  const int64_t depth = std::max({config.hidden, config.q_width(), config.intermediate});
+  const int64_t depth =
+      std::max({config.hidden, config.q_width(), config.intermediate, config.experts.intermediate});
   return ops::LinearScratchBytes(rows, depth, threads) + cache;
 }
 

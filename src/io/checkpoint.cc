@@ -23,6 +23,10 @@ constexpr std::string_view kIndex = "model.safetensors.index.json";
 // Large enough for any model, small enough that no count is absurd.
 constexpr int64_t kMaxFiles = 99999;
 constexpr int64_t kMaxHeads = int64_t{1} << 20;
+constexpr int64_t kMaxExperts = int64_t{1} << 10;
+
+// In the names of tensors that have the matrices of all experts (gguf_names.h).
+constexpr std::string_view kAnyExpert = ".experts.*";
 
 // The heads of a Llama model's W_q or W_k (and of their biases), which llama.cpp stores in pairs of
 // rows; else 0.
@@ -135,19 +139,42 @@ void Checkpoint::AddGguf() {
 }
 
 void Checkpoint::Add(std::unique_ptr<TensorFile> file) {
-  const size_t index = files_.size();
   file_bytes_ += file->file().size();
-  for (const auto& [name, info] : file->tensors()) {
-    Place place{index, &info};
-    if (gguf_ != nullptr) place.paired_heads = PairedHeads(*gguf_, name);
-    const auto [known, inserted] =
-        tensors_.emplace(gguf_ == nullptr ? name : HuggingFaceName(name), place);
-    if (!inserted) {
-      throw FileError("{}: tensor '{}' is also in {}", file->file().path().string(), name,
-                      files_[known->second.file]->file().path().string());
+  files_.push_back(std::move(file));
+  for (const auto& [stored, info] : files_.back()->tensors()) {
+    const std::string name = gguf_ == nullptr ? stored : HuggingFaceName(stored);
+    const bool experts = gguf_ != nullptr && name.find(kAnyExpert) != std::string::npos;
+    if (!experts) {
+      AddTensor(name, stored, info);
+    } else if (info.shape.size() == 3 && info.shape.front() <= kMaxExperts) {
+      AddExperts(name, stored, info);
+    } else {
+      AddTensor(stored, stored, info);  // under a name that no model has
     }
   }
-  files_.push_back(std::move(file));
+}
+
+void Checkpoint::AddTensor(const std::string& name, const std::string& stored,
+                           const TensorInfo& info) {
+  Place place{files_.size() - 1, &info};
+  if (gguf_ != nullptr) place.paired_heads = PairedHeads(*gguf_, stored);
+  const auto [known, inserted] = tensors_.emplace(name, place);
+  if (!inserted) {
+    throw FileError("{}: tensor '{}' is also in {}", files_.back()->file().path().string(), stored,
+                    files_[known->second.file]->file().path().string());
+  }
+}
+
+void Checkpoint::AddExperts(const std::string& name, const std::string& stored,
+                            const TensorInfo& info) {
+  const auto count = static_cast<uint64_t>(info.shape.front());
+  const uint64_t bytes = info.bytes() / count;
+  const size_t star = name.find(kAnyExpert) + kAnyExpert.size() - 1;
+  for (uint64_t expert = 0; expert < count; ++expert) {
+    const uint64_t begin = info.begin + expert * bytes;
+    experts_.push_back({info.dtype, {info.shape[1], info.shape[2]}, begin, begin + bytes});
+    AddTensor(std::string(name).replace(star, 1, std::to_string(expert)), stored, experts_.back());
+  }
 }
 
 Checkpoint::Tensor Checkpoint::Find(const std::string& name) const {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -62,11 +63,16 @@ class Checkpoint {
   void AddIndexed(const std::filesystem::path& index);
   void AddGguf();
   void Add(std::unique_ptr<TensorFile> file);
+  // stored: the tensor's name in its file, the last of files_.
+  void AddTensor(const std::string& name, const std::string& stored, const TensorInfo& info);
+  // The matrices of all experts, one behind another, as one tensor each.
+  void AddExperts(const std::string& name, const std::string& stored, const TensorInfo& info);
 
   std::filesystem::path path_;
   std::vector<std::unique_ptr<TensorFile>> files_;
   const Gguf* gguf_ = nullptr;
   std::map<std::string, Place> tensors_;
+  std::deque<TensorInfo> experts_;  // parts of tensors that have the matrices of several experts
   uint64_t file_bytes_ = 0;
 };
 

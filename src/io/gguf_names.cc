@@ -15,7 +15,7 @@ constexpr std::array<NamePair, 3> kTop = {{
     {"output_norm", "model.norm"},
     {"output", "lm_head"},
 }};
-constexpr std::array<NamePair, 13> kLayer = {{
+constexpr std::array<NamePair, 17> kLayer = {{
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj"},
@@ -29,6 +29,10 @@ constexpr std::array<NamePair, 13> kLayer = {{
     {"ffn_gate", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
+    {"ffn_gate_inp", "mlp.gate"},
+    {"ffn_gate_exps", "mlp.experts.*.gate_proj"},
+    {"ffn_up_exps", "mlp.experts.*.up_proj"},
+    {"ffn_down_exps", "mlp.experts.*.down_proj"},
 }};
 
 // "-00001-of-00003.gguf"

@@ -13,6 +13,7 @@
 #include "model/config_fields.h"
 #include "model/families.h"
 #include "model/gguf_config.h"
+#include "ops/experts/experts.h"
 
 namespace litecache::model {
 namespace {
@@ -86,30 +87,39 @@ ModelConfig ParseConfig(const nlohmann::json& whole, const std::string& name) {
   return config;
 }
 
-}  // namespace
-
-int64_t ModelConfig::parameters() const {
-  const bool opt = family == Family::kOpt;
-  const int64_t attention_weights = hidden * (2 * q_width() + 2 * kv_width());
-  const int64_t attention_biases =
-      (attention_bias ? q_width() + 2 * kv_width() : 0) + (attention_output_bias ? hidden : 0) +
-      (qk_norm ? 2 * head_dim : 0) + (wide_qk_norm ? q_width() + kv_width() : 0);
+// Weights of a model of whose experts each layer has so many.
+int64_t CountParameters(const ModelConfig& c, int64_t experts) {
+  const bool opt = c.family == Family::kOpt;
+  const int64_t attention_weights = c.hidden * (2 * c.q_width() + 2 * c.kv_width());
+  const int64_t attention_biases = (c.attention_bias ? c.q_width() + 2 * c.kv_width() : 0) +
+                                   (c.attention_output_bias ? c.hidden : 0) +
+                                   (c.qk_norm ? 2 * c.head_dim : 0) +
+                                   (c.wide_qk_norm ? c.q_width() + c.kv_width() : 0);
   const int64_t mlp_matrices = opt ? 2 : 3;
-  const int64_t mlp_biases = mlp_bias ? (mlp_matrices - 1) * intermediate + hidden : 0;
-  const int64_t norm = opt ? 2 * hidden : hidden;  // LayerNorm has a bias as well as a weight
+  const int64_t mlp_biases = c.mlp_bias ? (mlp_matrices - 1) * c.intermediate + c.hidden : 0;
+  const int64_t norm = opt ? 2 * c.hidden : c.hidden;  // LayerNorm has a bias as well as a weight
   int64_t layer_norms = 0;
-  for (const std::string* name : {&norms.attention_input, &norms.attention_output,
-                                  &norms.feed_forward_input, &norms.feed_forward_output}) {
+  for (const std::string* name : {&c.norms.attention_input, &c.norms.attention_output,
+                                  &c.norms.feed_forward_input, &c.norms.feed_forward_output}) {
     layer_norms += name->empty() ? 0 : 1;
   }
-  int64_t total = layers * (attention_weights + attention_biases +
-                            mlp_matrices * hidden * intermediate + mlp_biases + layer_norms * norm);
-  total += vocab * embedding_dim * (tie_embeddings ? 1 : 2);
-  if (final_norm) total += norm;
-  if (opt) total += (max_context + 2) * hidden;
-  if (embedding_dim != hidden) total += 2 * embedding_dim * hidden;
+  int64_t total = c.layers * (attention_weights + attention_biases + layer_norms * norm);
+  for (int64_t layer = 0; layer < c.layers; ++layer) {
+    total += c.has_experts(layer)
+                 ? c.hidden * (c.experts.count + experts * 3 * c.experts.intermediate)
+                 : mlp_matrices * c.hidden * c.intermediate + mlp_biases;
+  }
+  total += c.vocab * c.embedding_dim * (c.tie_embeddings ? 1 : 2);
+  if (c.final_norm) total += norm;
+  if (opt) total += (c.max_context + 2) * c.hidden;
+  if (c.embedding_dim != c.hidden) total += 2 * c.embedding_dim * c.hidden;
   return total;
 }
+
+}  // namespace
+
+int64_t ModelConfig::parameters() const { return CountParameters(*this, experts.count); }
+int64_t ModelConfig::active_parameters() const { return CountParameters(*this, experts.active); }
 
 ModelConfig ModelConfig::FromModel(const std::filesystem::path& model) {
   if (!io::IsGguf(model)) {
@@ -206,6 +216,18 @@ void ParseWindows(const io::JsonFields& fields, ModelConfig& config,
 
 void ParseWindows(const io::JsonFields& fields, ModelConfig& config) {
   ParseWindows(fields, config, [](int64_t) { return true; });
+}
+
+ExpertConfig ParseExperts(const io::JsonFields& fields, const char* count_field) {
+  ExpertConfig experts;
+  const char* const field = fields.Has(count_field) ? count_field : "num_local_experts";
+  experts.count = fields.RequiredInt(field, 1, ops::kMostExperts);
+  experts.active = fields.RequiredInt("num_experts_per_tok", 1, ops::kMostActiveExperts);
+  if (experts.active > experts.count) {
+    fields.Fail("num_experts_per_tok",
+                fmt::format("must be at most {} = {}", field, experts.count));
+  }
+  return experts;
 }
 
 void RefuseSlidingLayers(const io::JsonFields& fields) {

@@ -26,6 +26,9 @@ enum class Family {
   kGranite,
   kOlmo3,
   kGemma3,
+  kQwen3Moe,
+  kOlmoe,
+  kMixtral,
   kOpt
 };
 
@@ -59,6 +62,17 @@ struct NormNames {
   std::string attention_output;
   std::string feed_forward_input = "post_attention_layernorm";
   std::string feed_forward_output;
+};
+
+// Experts in the place of a layer's feed-forward block (ops/experts/experts.h), and their names in
+// the checkpoint: "mlp.gate.weight", "mlp.experts.0.gate_proj.weight".
+struct ExpertConfig {
+  int64_t count = 0;   // of a layer; 0: the model has none
+  int64_t active = 0;  // for each row
+  int64_t intermediate = 0;
+  bool normalized = true;   // the weights of a row's experts add up to 1
+  std::vector<bool> dense;  // [layers]: layers with an ordinary block; empty: none
+  std::string module = "mlp", gate = "gate_proj", up = "up_proj", down = "down_proj";
 };
 
 struct ModelConfig {
@@ -100,7 +114,8 @@ struct ModelConfig {
   // Sliding windows: layers [layers] that attend the last `window` tokens only; empty: none.
   int64_t window = 0;
   std::vector<bool> windowed;
-  bool gelu = false;     // the feed-forward gate's function; otherwise SiLU
+  bool gelu = false;  // the feed-forward gate's function; otherwise SiLU
+  ExpertConfig experts;
   float norm_added = 0;  // to all norms' weights (Gemma: 1)
   double embedding_scale = 1;
   double residual_scale = 1;  // of what a block adds to the residual stream
@@ -120,6 +135,10 @@ struct ModelConfig {
   bool has_window(int64_t layer) const {
     return !windowed.empty() && windowed[static_cast<size_t>(layer)];
   }
+  bool has_experts(int64_t layer) const {
+    return experts.count > 0 &&
+           (experts.dense.empty() || !experts.dense[static_cast<size_t>(layer)]);
+  }
   int64_t q_width() const { return q_heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }
   int64_t group() const { return q_heads / kv_heads; }
@@ -128,6 +147,8 @@ struct ModelConfig {
   }
   // Number of weights; tied embeddings count once.
   int64_t parameters() const;
+  // Of these, the number that a row of activations is multiplied with.
+  int64_t active_parameters() const;
 
   // Reads and checks a directory's config.json or a GGUF file's metadata. Throws FileError
   // (missing, malformed, absurd values) and Unsupported (field and value).

@@ -37,6 +37,10 @@ void ParseWindows(const io::JsonFields& fields, ModelConfig& config,
 // The same for all layers.
 void ParseWindows(const io::JsonFields& fields, ModelConfig& config);
 
+// Experts of `count_field` or, as newer configs have it, `num_local_experts`, of which each row
+// gets num_experts_per_tok. Widths and names are the caller's.
+ExpertConfig ParseExperts(const io::JsonFields& fields, const char* count_field);
+
 // Throws Unsupported if `layer_types` names anything but full attention.
 void RefuseSlidingLayers(const io::JsonFields& fields);
 

@@ -42,8 +42,9 @@ class Decoder {
   virtual uint64_t host_weight_bytes() const { return 0; }
   virtual int64_t offloaded_layers() const { return 0; }
   virtual uint64_t moved_weight_bytes() const { return 0; }
-  // Weight bytes that a pass of one token reads (embedding table: one row, unless tied).
-  virtual uint64_t weight_bytes_per_step() const = 0;
+  // Weight bytes that a pass of `rows` tokens reads (embedding table: one row, unless tied;
+  // experts: as many as so many rows are sent to on average, if all are equally likely).
+  virtual uint64_t weight_bytes_per_step(int64_t rows) const = 0;
   // Bytes of activation memory for a step of `rows` rows and `logit_rows` logits; the caller
   // provides the memory of the logits themselves. Allocated at the first step of that size and then
   // kept.

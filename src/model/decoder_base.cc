@@ -1,6 +1,7 @@
 #include "model/decoder_base.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -34,8 +35,25 @@ uint64_t DecoderBase::moved_weight_bytes() const {
   return weights_->stream() == nullptr ? 0 : weights_->stream()->moved_bytes();
 }
 
-uint64_t DecoderBase::weight_bytes_per_step() const {
-  return weights_->bytes() - gathered_bytes_ + gathered_row_bytes_;
+uint64_t DecoderBase::weight_bytes_per_step(int64_t rows) const {
+  const ExpertConfig& experts = config_.experts;
+  double unused = 0;
+  if (experts.count > 0) {
+    const double share =
+        1 - static_cast<double>(experts.active) / static_cast<double>(experts.count);
+    unused = static_cast<double>(expert_bytes_) * std::pow(share, rows);
+  }
+  return weights_->bytes() - gathered_bytes_ + gathered_row_bytes_ - static_cast<uint64_t>(unused);
+}
+
+ExpertBlock DecoderBase::TakeLayerExperts(int64_t layer, const std::string& name) {
+  ExpertBlock block = TakeExperts(*weights_, config_.experts, config_.hidden, layer, name);
+  const ops::ExpertLayer& experts = block.experts;
+  for (const ops::ExpertMatrices* matrices : {&experts.gate, &experts.up, &experts.down}) {
+    expert_bytes_ +=
+        static_cast<uint64_t>(matrices->count) * WeightBytesOf(matrices->type, on_gpu());
+  }
+  return block;
 }
 
 LinearWeights DecoderBase::TakeLinear(const std::string& name, int64_t out, int64_t in, bool bias) {

@@ -12,6 +12,7 @@
 
 #include "model/arena.h"
 #include "model/decoder.h"
+#include "model/expert_block.h"
 #include "model/weights.h"
 
 namespace litecache::model {
@@ -41,7 +42,7 @@ class DecoderBase : public Decoder {
   uint64_t host_weight_bytes() const override;
   int64_t offloaded_layers() const override;
   uint64_t moved_weight_bytes() const override;
-  uint64_t weight_bytes_per_step() const override;
+  uint64_t weight_bytes_per_step(int64_t rows) const override;
 
  protected:
   DecoderBase(Device& device, const ModelConfig& config, std::unique_ptr<WeightStore> weights)
@@ -52,6 +53,8 @@ class DecoderBase : public Decoder {
   // The same for a layer's matrix, which may be offloaded.
   LinearWeights TakeLinear(const LayerPlace& place, const std::string& name, int64_t out,
                            int64_t in, bool bias);
+  // A layer's experts; name: the layer's, with its last dot.
+  ExpertBlock TakeLayerExperts(int64_t layer, const std::string& name);
   // The first prefix for which prefix + name exists (a checkpoint of the bare model lacks the
   // head's prefix); the first of all if none does, so that messages show the usual name.
   std::string FindPrefix(std::initializer_list<const char*> prefixes,
@@ -120,6 +123,7 @@ class DecoderBase : public Decoder {
   ModelConfig config_;
   std::unique_ptr<WeightStore> weights_;
   uint64_t gathered_bytes_ = 0;      // of tables that are only gathered from
+  uint64_t expert_bytes_ = 0;        // of all experts
   uint64_t gathered_row_bytes_ = 0;  // bytes of those tables that one token reads
   Buffer workspace_;
   std::unique_ptr<Mirror> inputs_;  // [3][input_rows_]: tokens, positions, rows that get logits

@@ -54,13 +54,54 @@ class DeviceWeights final : public WeightStore {
     const MatrixView host = source_->Matrix(name, rows, cols);
     const MatrixView type = OnDevice(host);
     const uint64_t bytes = WeightBytesOf(type, /*gpu=*/true);
-    const WeightStream::Matrix target =
-        stream_->Add(place, type, bytes, MostBytes(place, name, rows, cols));
+    const WeightStream::Matrix target = stream_->Add(
+        place, type, bytes, MostBytes(place, name, rows, cols, [](const MatrixView& of) {
+          return WeightBytesOf(of, /*gpu=*/true);
+        }));
     Count(bytes);
     Convert(host, [&](size_t offset, const void* data, size_t size) {
       std::memcpy(static_cast<std::byte*>(target.host) + offset, data, size);
     });
     return target.view;
+  }
+
+  ops::ExpertMatrices Experts(const LayerPlace& place,
+                              const std::function<std::string(int64_t)>& name, int64_t count,
+                              int64_t rows, int64_t cols) override {
+    const MatrixView type = Type(name(0), rows, cols);
+    const auto stride = static_cast<int64_t>(ExpertStride(type));
+    std::byte *device = nullptr, *host = nullptr;
+    if (stream_ == nullptr || !stream_->Offloads(place.layer)) {
+      device = static_cast<std::byte*>(Take(static_cast<size_t>(count * stride)));
+    } else {
+      const auto most = [&](const MatrixView& of) {
+        return static_cast<uint64_t>(count) * ExpertStride(of);
+      };
+      const WeightStream::Matrix target =
+          stream_->Add(place, type, static_cast<size_t>(count * stride),
+                       MostBytes(place, name(0), rows, cols, most));
+      Count(static_cast<uint64_t>(count * stride));
+      device = static_cast<std::byte*>(target.view.data);
+      host = static_cast<std::byte*>(target.host);
+    }
+    std::vector<const void*> table;
+    for (int64_t expert = 0; expert < count; ++expert) {
+      const MatrixView matrix = source_->Matrix(name(expert), rows, cols);
+      CheckSameType(name(expert), OnDevice(matrix), type);
+      const int64_t at = expert * stride;
+      table.push_back(device + at);
+      Convert(matrix, [&](size_t offset, const void* data, size_t bytes) {
+        if (host != nullptr) {
+          std::memcpy(host + at + offset, data, bytes);
+        } else {
+          device_.Upload(device + at + offset, data, bytes);
+        }
+      });
+    }
+    const size_t bytes = table.size() * sizeof(void*);
+    void* const copy = Take(bytes);
+    device_.Upload(copy, table.data(), bytes);
+    return {type, count, static_cast<const void* const*>(copy)};
   }
 
   WeightStream* stream() const override { return stream_.get(); }
@@ -90,9 +131,9 @@ class DeviceWeights final : public WeightStore {
     }
     return view;
   }
-  // Of the layers' matrices of this name, the bytes of the largest.
-  uint64_t MostBytes(const LayerPlace& place, const std::string& name, int64_t rows,
-                     int64_t cols) const {
+  // The most bytes(type) of the layers' matrices of this name.
+  uint64_t MostBytes(const LayerPlace& place, const std::string& name, int64_t rows, int64_t cols,
+                     const std::function<uint64_t(const MatrixView&)>& bytes) const {
     const std::string own = fmt::format("layers.{}.", place.layer);
     const size_t at = name.find(own);
     LC_CHECK(at != std::string::npos, "{} is not of layer {}", name, place.layer);
@@ -101,7 +142,7 @@ class DeviceWeights final : public WeightStore {
       if (!stream_->Offloads(layer)) continue;
       std::string other = name;
       other.replace(at, own.size(), fmt::format("layers.{}.", layer));
-      most = std::max(most, WeightBytesOf(Type(other, rows, cols), /*gpu=*/true));
+      most = std::max(most, bytes(Type(other, rows, cols)));
     }
     return most;
   }

@@ -8,8 +8,9 @@ namespace litecache::model {
 
 std::span<const FamilySpec> Families() {
   static const std::vector<FamilySpec> kFamilies = {
-      kLlamaSpec,   kMistralSpec, kQwen2Spec,   kQwen3Spec, kOlmo2Spec,  kPhi3Spec,
-      kSmolLm3Spec, kGlm4Spec,    kGraniteSpec, kOlmo3Spec, kGemma3Spec, kOptSpec};
+      kLlamaSpec,  kMistralSpec,  kQwen2Spec, kQwen3Spec,   kOlmo2Spec,
+      kPhi3Spec,   kSmolLm3Spec,  kGlm4Spec,  kGraniteSpec, kOlmo3Spec,
+      kGemma3Spec, kQwen3MoeSpec, kOlmoeSpec, kMixtralSpec, kOptSpec};
   return kFamilies;
 }
 
@@ -44,6 +45,12 @@ std::string_view Name(Family family) {
       return "olmo3";
     case Family::kGemma3:
       return "gemma3_text";
+    case Family::kQwen3Moe:
+      return "qwen3_moe";
+    case Family::kOlmoe:
+      return "olmoe";
+    case Family::kMixtral:
+      return "mixtral";
     case Family::kOpt:
       return "opt";
   }

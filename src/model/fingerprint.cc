@@ -48,6 +48,11 @@ std::string Describe(const ModelConfig& c) {
       text += fmt::format(",{}", frequency);
     }
   }
+  if (const ExpertConfig& e = c.experts; e.count > 0) {
+    text += fmt::format(" experts={}/{} of {} normalized={} dense=", e.active, e.count,
+                        e.intermediate, e.normalized);
+    for (const bool dense : e.dense) text += dense ? '1' : '0';
+  }
   if (c.gelu) text += " gelu";
   if (c.norm_added != 0) text += fmt::format(" norm_added={}", c.norm_added);
   if (const auto& q = c.quantization) {  // what the tensors do not show

@@ -23,6 +23,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kGemma = "gemma3";
+constexpr std::string_view kSupported = "llama, qwen2, qwen3, qwen3moe, olmoe and gemma3";
+constexpr std::string_view kRouter = ".mlp.gate.weight";
 constexpr const char* kRopeFactors = "rope_freqs.weight";
 constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max();
 
@@ -52,6 +54,7 @@ class ArchitectureKeys {
   std::optional<std::string> String(std::string_view key) const {
     return fields_.String(Name(key));
   }
+  const std::string& architecture() const { return architecture_; }
   [[noreturn]] void Refuse(std::string_view key, const std::string& reason) const {
     fields_.Refuse(Name(key), reason);
   }
@@ -66,12 +69,17 @@ std::string_view Architecture(const io::JsonFields& fields) {
   const std::string name = fields.RequiredString("general.architecture");
   if (name == "qwen2") return "Qwen2ForCausalLM";
   if (name == "qwen3") return "Qwen3ForCausalLM";
+  if (name == "qwen3moe") return "Qwen3MoeForCausalLM";
+  if (name == "olmoe") return "OlmoeForCausalLM";
   if (name == kGemma) return "Gemma3ForCausalLM";
   // Mistral's models are Llama's in GGUF; what differs is the window, of which Mistral's parser
   // knows.
   const bool window = fields.Has("llama.attention.sliding_window");
-  if (name == "llama") return window ? "MistralForCausalLM" : "LlamaForCausalLM";
-  fields.Refuse("general.architecture", "in GGUF, llama, qwen2, qwen3 and gemma3 are supported");
+  if (name == "llama") {
+    if (fields.Int("llama.expert_count", 0, kMaxWidth).value_or(0) > 0) return "MixtralForCausalLM";
+    return window ? "MistralForCausalLM" : "LlamaForCausalLM";
+  }
+  fields.Refuse("general.architecture", fmt::format("in GGUF, {} are supported", kSupported));
 }
 
 json ScalingJson(const ArchitectureKeys& keys) {
@@ -121,20 +129,39 @@ std::vector<int64_t> EndIds(const io::Gguf& gguf) {
 
 // A matrix of the model must be one that its decoder reads: one more would change the results
 // elsewhere.
-void RefuseUnknownTensors(const io::Checkpoint& checkpoint) {
+void RefuseUnknownTensors(const io::Checkpoint& checkpoint, bool has_experts) {
   for (const std::string& name : checkpoint.TensorNames()) {
-    if (!name.starts_with("blk.")) continue;
-    throw Unsupported("{}: tensor '{}' is not one of llama, qwen2, qwen3 or gemma3",
-                      checkpoint.Find(name).file->string(), name);
+    const bool of_experts = name.find(".mlp.experts.") != std::string::npos;
+    if (!name.starts_with("blk.") && (has_experts || !of_experts)) continue;
+    throw Unsupported("{}: tensor '{}' is not one of this model; {} are supported",
+                      checkpoint.Find(name).file->string(), name, kSupported);
   }
 }
 
-// The dtypes of all matrices.
-std::set<std::string> MatrixTypes(const io::Checkpoint& checkpoint) {
+// The fields of experts; the model has some.
+json ExpertsJson(const ArchitectureKeys& keys) {
+  constexpr int64_t kSoftmax = 1;
+  if (keys.Int("expert_gating_func", kMaxWidth, kSoftmax) != kSoftmax) {
+    keys.Refuse("expert_gating_func", "experts' weights are softmax's, 1");
+  }
+  if (keys.Int("expert_shared_count", kMaxWidth, 0) != 0) {
+    keys.Refuse("expert_shared_count", "shared experts are not supported");
+  }
+  const int64_t width = keys.Int("feed_forward_length", kMaxWidth);
+  return {{"num_local_experts", keys.Int("expert_count", kMaxWidth)},
+          {"num_experts_per_tok", keys.Int("expert_used_count", kMaxWidth)},
+          {"moe_intermediate_size", keys.Int("expert_feed_forward_length", kMaxWidth, width)},
+          // As llama.cpp has it for each of the architectures.
+          {"norm_topk_prob", keys.architecture() != "olmoe"}};
+}
+
+// The dtypes of all matrices. routers: those of experts' routers, too.
+std::set<std::string> MatrixTypes(const io::Checkpoint& checkpoint, bool routers) {
   std::set<std::string> types;
   for (const std::string& name : checkpoint.TensorNames()) {
     const io::TensorInfo& info = *checkpoint.Find(name).info;
-    if (info.shape.size() == 2) types.insert(info.dtype);
+    // Routers are F32 in all files.
+    if (info.shape.size() == 2 && (routers || !name.ends_with(kRouter))) types.insert(info.dtype);
   }
   return types;
 }
@@ -156,10 +183,8 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
   const io::JsonFields& fields = gguf.fields();
   const std::string_view architecture = Architecture(fields);
   const ArchitectureKeys keys(fields, *fields.String("general.architecture"));
-  if (keys.Int("expert_count", kMaxWidth, 0) > 0) {
-    keys.Refuse("expert_count", "mixtures of experts are not supported");
-  }
-  RefuseUnknownTensors(checkpoint);
+  const bool has_experts = keys.Int("expert_count", kMaxWidth, 0) > 0;
+  RefuseUnknownTensors(checkpoint, has_experts);
   const auto has = [&](const char* name) { return checkpoint.Find(name).info != nullptr; };
   const io::TensorInfo* embeddings = checkpoint.Find("model.embed_tokens.weight").info;
   if (embeddings == nullptr) {
@@ -188,7 +213,7 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
       {"tie_word_embeddings", !has("lm_head.weight")},
       {"attention_bias", has("model.layers.0.self_attn.q_proj.bias")},
       {"mlp_bias", has("model.layers.0.mlp.gate_proj.bias")},
-      {"torch_dtype", WeightType(MatrixTypes(checkpoint))},
+      {"torch_dtype", WeightType(MatrixTypes(checkpoint, /*routers=*/false))},
       {"eos_token_id", EndIds(gguf)},
   };
   if (const auto bos = fields.Int("tokenizer.ggml.bos_token_id", 0, kMaxId)) {
@@ -197,6 +222,7 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
   if (json scaling = ScalingJson(keys); !scaling.is_null()) {
     config["rope_scaling"] = std::move(scaling);
   }
+  if (has_experts) config.update(ExpertsJson(keys));
   if (const int64_t window = keys.Int("attention.sliding_window", kMaxContext, 0)) {
     config["sliding_window"] = window;
   }
@@ -213,7 +239,7 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
 }
 
 void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config) {
-  auto plain = MatrixTypes(checkpoint);
+  auto plain = MatrixTypes(checkpoint, /*routers=*/true);
   config->quantized = std::erase_if(plain, [](const std::string& type) {
                         return FindBlockFormat(type)->quantized();
                       }) > 0;
@@ -227,6 +253,12 @@ void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config) {
                      .feed_forward_output = "post_mlp_layernorm"};
     config->norm_added = 0;
   }
+  // By the names that io/gguf_names.cc gives them.
+  const ExpertConfig names;
+  config->experts.module = names.module;
+  config->experts.gate = names.gate;
+  config->experts.up = names.up;
+  config->experts.down = names.down;
   const io::Checkpoint::Tensor factors = checkpoint.Find(kRopeFactors);
   if (factors.info == nullptr) return;
   if (factors.info->dtype != "F32" ||

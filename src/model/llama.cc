@@ -1,4 +1,4 @@
-// Llama 2, 3, 3.1, 3.2 and Mistral.
+// Llama 2, 3, 3.1, 3.2, Mistral and Mixtral.
 #include "model/config_fields.h"
 #include "model/families.h"
 #include "model/transformer.h"
@@ -19,10 +19,22 @@ void ParseMistral(const io::JsonFields& fields, ModelConfig& config) {
   ParseWindows(fields, config);
 }
 
+void ParseMixtral(const io::JsonFields& fields, ModelConfig& config) {
+  ParseMistral(fields, config);
+  config.experts = ParseExperts(fields, "num_local_experts");
+  config.experts.intermediate = config.intermediate;
+  config.experts.module = "block_sparse_moe";
+  config.experts.gate = "w1";
+  config.experts.up = "w3";
+  config.experts.down = "w2";
+}
+
 }  // namespace
 
 const FamilySpec kLlamaSpec = {Family::kLlama, "LlamaForCausalLM", ParseLlama, BuildTransformer};
 const FamilySpec kMistralSpec = {Family::kMistral, "MistralForCausalLM", ParseMistral,
+                                 BuildTransformer};
+const FamilySpec kMixtralSpec = {Family::kMixtral, "MixtralForCausalLM", ParseMixtral,
                                  BuildTransformer};
 
 }  // namespace litecache::model

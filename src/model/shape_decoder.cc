@@ -31,9 +31,28 @@ class ShapeWeights final : public WeightStore {
   }
   MatrixView LayerMatrix(const LayerPlace& place, const std::string& name, int64_t rows,
                          int64_t cols) override {
-    if (!placement_.Offloads(place.layer)) return Matrix(name, rows, cols);
     const MatrixView type = types_.Of(name, rows, cols);
-    const uint64_t bytes = WeightBytesOf(type, gpu_);
+    CountAt(place, WeightBytesOf(type, gpu_));
+    return type;
+  }
+  ops::ExpertMatrices Experts(const LayerPlace& place,
+                              const std::function<std::string(int64_t)>& name, int64_t count,
+                              int64_t rows, int64_t cols) override {
+    const MatrixView type = types_.Of(name(0), rows, cols);
+    const auto experts = static_cast<uint64_t>(count);
+    CountAt(place, experts * (gpu_ ? ExpertStride(type) : WeightBytesOf(type, false)));
+    if (gpu_) counted_.device += experts * sizeof(void*);
+    return {type, count, nullptr};
+  }
+  const float* NormWeight(const std::string&, int64_t n, float) override { return Vector(n); }
+  const float* Bias(const std::string&, int64_t n) override { return Vector(n); }
+
+ private:
+  void CountAt(const LayerPlace& place, uint64_t bytes) {
+    if (!placement_.Offloads(place.layer)) {
+      counted_.device += bytes;
+      return;
+    }
     counted_.host += bytes;
     // The matrices of layers that share a place share its memory, of the largest of them.
     const bool rest = place.part == LayerPart::kRest;
@@ -45,12 +64,7 @@ class ShapeWeights final : public WeightStore {
     const int64_t shared = ordinal_ % (rest ? kRestPlaces : kProjectionPlaces);
     uint64_t& most = most_[{rest, shared, matrices_[rest]++}];
     if (bytes > most) counted_.device += bytes - std::exchange(most, bytes);
-    return type;
   }
-  const float* NormWeight(const std::string&, int64_t n, float) override { return Vector(n); }
-  const float* Bias(const std::string&, int64_t n) override { return Vector(n); }
-
- private:
   const float* Vector(int64_t n) {
     counted_.device += static_cast<uint64_t>(n) * sizeof(float);
     return NewVector(n);
@@ -76,7 +90,7 @@ class ShapeDecoder final : public Decoder {
   uint64_t weight_bytes() const override { return weights_.device; }
   uint64_t host_weight_bytes() const override { return weights_.host; }
   int64_t offloaded_layers() const override { return offloaded_; }
-  uint64_t weight_bytes_per_step() const override { return weights_.device; }
+  uint64_t weight_bytes_per_step(int64_t) const override { return weights_.device; }
   uint64_t WorkspaceBytes(int64_t rows, int64_t logit_rows) const override {
     return shape_->WorkspaceBytes(rows, logit_rows);
   }

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -50,18 +49,34 @@ constexpr Shape kShapes[] = {
 };
 
 // The same as config.json, for families whose layers differ: what the table has no columns for.
-constexpr std::pair<const char*, const char*> kConfigs[] = {
-    {"gemma3-270m", R"("hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18, "num_attention_heads": 4,
+struct ConfigText {
+  const char* name;
+  const char* architecture;
+  const char* fields;
+};
+constexpr const char* kGemma3 = "Gemma3ForCausalLM";
+constexpr ConfigText kConfigs[] = {
+    {"qwen3-30b-a3b", "Qwen3MoeForCausalLM", R"("hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48,
+      "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936,
+      "max_position_embeddings": 262144, "rope_theta": 10000000, "rms_norm_eps": 1e-6, "num_experts": 128,
+      "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": true)"},
+    {"mixtral-8x7b", "MixtralForCausalLM", R"("hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
+      "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 32768,
+      "rope_theta": 1000000, "rms_norm_eps": 1e-5, "num_local_experts": 8, "num_experts_per_tok": 2)"},
+    {"olmoe-7b", "OlmoeForCausalLM", R"("hidden_size": 2048, "intermediate_size": 1024, "num_hidden_layers": 16,
+      "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 50304, "max_position_embeddings": 4096,
+      "rope_theta": 10000, "rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": false)"},
+    {"gemma3-270m", kGemma3, R"("hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18, "num_attention_heads": 4,
       "num_key_value_heads": 1, "vocab_size": 262144, "max_position_embeddings": 32768, "sliding_window": 512)"},
-    {"gemma3-1b", R"("hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4,
+    {"gemma3-1b", kGemma3, R"("hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4,
       "num_key_value_heads": 1, "vocab_size": 262144, "max_position_embeddings": 32768, "sliding_window": 512)"},
-    {"gemma3-4b", R"("hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "num_attention_heads": 8,
+    {"gemma3-4b", kGemma3, R"("hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "num_attention_heads": 8,
       "num_key_value_heads": 4, "vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 1024,
       "rope_scaling": {"rope_type": "linear", "factor": 8})"},
-    {"gemma3-12b", R"("hidden_size": 3840, "intermediate_size": 15360, "num_hidden_layers": 48,
+    {"gemma3-12b", kGemma3, R"("hidden_size": 3840, "intermediate_size": 15360, "num_hidden_layers": 48,
       "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 262208, "max_position_embeddings": 131072,
       "sliding_window": 1024, "rope_scaling": {"rope_type": "linear", "factor": 8})"},
-    {"gemma3-27b", R"("hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 62,
+    {"gemma3-27b", kGemma3, R"("hidden_size": 5376, "intermediate_size": 21504, "num_hidden_layers": 62,
       "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128, "query_pre_attn_scalar": 168,
       "vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 1024,
       "rope_scaling": {"rope_type": "linear", "factor": 8})"},
@@ -106,12 +121,11 @@ ModelConfig ModelConfig::FromShapeName(const std::string& name) {
   for (const Shape& shape : kShapes) {
     if (shape.name == name) return MakeConfig(shape);
   }
-  for (const auto& [known, fields] : kConfigs) {
+  for (const auto& [known, architecture, fields] : kConfigs) {
     if (known != name) continue;
-    return FromJson(
-        fmt::format(R"({{"architectures": ["Gemma3ForCausalLM"], "dtype": "bfloat16", {}}})",
-                    fields),
-        name);
+    return FromJson(fmt::format(R"({{"architectures": ["{}"], "dtype": "bfloat16", {}}})",
+                                architecture, fields),
+                    name);
   }
   throw InvalidArgument("unknown shape '{}'; there are {}", name, Join(ShapeNames()));
 }
@@ -119,7 +133,7 @@ ModelConfig ModelConfig::FromShapeName(const std::string& name) {
 std::vector<std::string> ModelConfig::ShapeNames() {
   std::vector<std::string> names;
   for (const Shape& shape : kShapes) names.emplace_back(shape.name);
-  for (const auto& [name, fields] : kConfigs) names.emplace_back(name);
+  for (const ConfigText& config : kConfigs) names.emplace_back(config.name);
   return names;
 }
 

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <optional>
@@ -32,6 +33,7 @@ struct Layer {
   const float* attention_output_norm = nullptr;  // [hidden]
   const float* feed_forward_norm = nullptr;      // [hidden], of the feed-forward block's input
   LinearWeights gate, up, down;
+  ExpertBlock experts;  // instead of the three, in layers that have them
   const float* feed_forward_output_norm = nullptr;  // [hidden]
 };
 
@@ -73,7 +75,8 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
  private:
   TransformerActivations PlaceActivations(Arena& arena, int64_t rows,
                                           int64_t logit_rows) const override {
-    return PlaceTransformer(arena, config(), product_dtype(), rows, logit_rows, on_gpu());
+    return PlaceTransformer(arena, config(), product_dtype(), rows, logit_rows, on_gpu(),
+                            ExpertScratch(rows));
   }
 
   void Issue(Stream& stream, const kv::Step& step, const Inputs& inputs, kv::Cache& cache,
@@ -116,6 +119,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     a->attention = a->logit_attention;
     a->x = a->logit_x;
     for (MatrixView* view : {&a->h, &a->gate, &a->up}) *view = view->Rows(0, a->x.rows);
+    if (a->experts.logits.rows > 0) a->experts = a->experts.Rows(0, a->x.rows);
     if (a->output.rows > 0) a->output = a->output.Rows(0, a->x.rows);
   }
 
@@ -171,6 +175,10 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       layer.q_norm = Norm(name + "self_attn.q_norm", c.wide_qk_norm ? c.q_width() : c.head_dim);
       layer.k_norm = Norm(name + "self_attn.k_norm", c.wide_qk_norm ? c.kv_width() : c.head_dim);
     }
+    if (c.has_experts(index)) {
+      layer.experts = TakeLayerExperts(index, name);
+      return layer;
+    }
     if (c.fused_gate_up) {
       const LinearWeights all =
           TakeLinear(rest, name + "mlp.gate_up_proj", 2 * c.intermediate, c.hidden, false);
@@ -182,6 +190,18 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     }
     layer.down = TakeLinear(rest, name + "mlp.down_proj", c.hidden, c.intermediate, c.mlp_bias);
     return layer;
+  }
+
+  // The bytes that the layers with experts need at most for `rows` rows.
+  uint64_t ExpertScratch(int64_t rows) const {
+    uint64_t most = 0;
+    for (int64_t i = 0; i < config().layers; ++i) {
+      if (!config().has_experts(i)) continue;
+      most = std::max(most, ops::ExpertScratchBytes(device().type(),
+                                                    layers_[static_cast<size_t>(i)].experts.experts,
+                                                    rows, config().experts.active));
+    }
+    return most;
   }
 
   // A part of a fused matrix; these have no biases.
@@ -360,9 +380,13 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     AwaitWeights(stream, index, LayerPart::kRest);
     AddOutput(stream, a.attention, layer.o, layer.attention_output_norm, a);
     const MatrixView h = Normed(stream, a.x, layer.feed_forward_norm, a.h);
-    ops::GatedLinear(stream, h, Part(layer.gate, a.gate), Part(layer.up, a.up),
-                     config().gelu ? ops::kGeluTanh : ops::kSilu);
-    AddOutput(stream, a.gate, layer.down, layer.feed_forward_output_norm, a);
+    const ops::GateFunction& function = config().gelu ? ops::kGeluTanh : ops::kSilu;
+    if (config().has_experts(index)) {
+      RunExperts(stream, config().experts, layer.experts, h, function, a.experts, a.x);
+    } else {
+      ops::GatedLinear(stream, h, Part(layer.gate, a.gate), Part(layer.up, a.up), function);
+      AddOutput(stream, a.gate, layer.down, layer.feed_forward_output_norm, a);
+    }
     ReleaseWeights(stream, index, LayerPart::kRest);
   }
 

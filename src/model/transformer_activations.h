@@ -8,12 +8,13 @@
 #include "model/arena.h"
 #include "model/config.h"
 #include "model/decoder_base.h"
+#include "model/expert_block.h"
 
 namespace litecache::model {
 
 // One step's activations: f32, except for the inputs of matrix products (`product`). q, k, v and
-// attention share memory with gate and up: the first four are dead when the feed-forward block
-// starts.
+// attention share memory with gate and up, and with what experts use: the first four are dead when
+// the feed-forward block starts.
 struct TransformerActivations {
   MatrixView rotations;         // [T, rotated dimensions of a head] f32, of RoPE
   MatrixView window_rotations;  // the same of layers with a window, if they have their own RoPE
@@ -23,6 +24,7 @@ struct TransformerActivations {
   MatrixView k, v;              // [T, kv_width] f32
   MatrixView attention;         // [T, q_width]
   MatrixView gate, up;          // [T, intermediate]
+  ExpertActivations experts;    // of layers with experts
   // [T, hidden] f32, of a block, in models that norm or scale it before they add it to x.
   MatrixView output;
   // The rows that get logits, after the last layer's attention.
@@ -47,9 +49,10 @@ inline bool ChangesOutputs(const ModelConfig& config) {
          !config.norms.feed_forward_output.empty();
 }
 
+// expert_scratch: bytes, of layers with experts.
 inline TransformerActivations PlaceTransformer(Arena& arena, const ModelConfig& config,
                                                DType product, int64_t rows, int64_t logit_rows,
-                                               bool on_gpu) {
+                                               bool on_gpu, uint64_t expert_scratch) {
   TransformerActivations a;
   a.rotations = arena.Take(rows, config.rotated());
   if (config.window_rope) a.window_rotations = arena.Take(rows, config.rotated());
@@ -75,6 +78,10 @@ inline TransformerActivations PlaceTransformer(Arena& arena, const ModelConfig& 
   a.v = arena.Take(rows, config.kv_width());
   a.attention = arena.Take(rows, config.q_width(), product);
   arena.Rewind(shared);
+  if (config.experts.count > 0) {
+    a.experts = PlaceExperts(arena, config.experts, rows, expert_scratch);
+    arena.Rewind(shared);
+  }
   a.gate = arena.Take(rows, config.intermediate, product);
   a.up = arena.Take(rows, config.intermediate, product);
   return a;

@@ -94,8 +94,9 @@ Quantization Quantization::Parse(std::string_view text) {
 
 const BlockFormat* Quantization::Of(std::string_view name, int64_t cols) const {
   const std::string_view module = ModuleOf(name);
-  // Learned positions are added, not multiplied: they stay.
-  if (format == nullptr || module == "embed_positions") return nullptr;
+  // Learned positions are added, not multiplied: they stay. So do experts' routers, whose errors
+  // exchange experts, and which are a thousandth of a model.
+  if (format == nullptr || module == "embed_positions" || module == "gate") return nullptr;
   for (const auto& [of, other] : modules) {
     if (of == module) return other == nullptr ? nullptr : Fitting(*other, cols);
   }

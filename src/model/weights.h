@@ -13,6 +13,7 @@
 #include "model/decoder.h"
 #include "model/weight_stream.h"
 #include "model/weight_types.h"
+#include "ops/experts/experts.h"
 
 namespace litecache::model {
 
@@ -33,6 +34,11 @@ class WeightStore {
                                  int64_t cols) {
     return Matrix(name, rows, cols);
   }
+  // The matrices [rows, cols] of all experts of a layer, which are of one type; name(expert):
+  // theirs.
+  virtual ops::ExpertMatrices Experts(const LayerPlace& place,
+                                      const std::function<std::string(int64_t expert)>& name,
+                                      int64_t count, int64_t rows, int64_t cols);
   // Null if no matrices stay in host memory.
   virtual WeightStream* stream() const { return nullptr; }
   // A [n] vector widened to f32: norm weights and biases, a thousandth of a model's bytes. added:
@@ -47,12 +53,21 @@ class WeightStore {
 
  protected:
   float* NewVector(int64_t n);
+  // Memory for the addresses of experts' matrices.
+  const void** NewTable(int64_t n);
   void Count(uint64_t bytes) { bytes_ += bytes; }
 
  private:
   std::vector<std::unique_ptr<float[]>> vectors_;
+  std::vector<std::unique_ptr<const void*[]>> tables_;
   uint64_t bytes_ = 0;
 };
+
+// Throws Unsupported, naming the tensor, if an expert's matrix is not of the first one's type.
+void CheckSameType(const std::string& name, const MatrixView& type, const MatrixView& first);
+
+// Bytes from one expert's matrix to the next in a GPU's memory; type: as on the GPU.
+uint64_t ExpertStride(const MatrixView& type);
 
 // Tensors of a model's files, of the types that `types` says: matrices of that type in the files
 // stay in the mapped files, the others are converted in memory of `device`. passing: a matrix is

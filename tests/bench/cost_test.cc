@@ -17,13 +17,16 @@ using model::ModelConfig;
 TEST(Cost, DecodeMultipliesEveryWeightOfAMatrixOnce) {
   struct Published {
     const char* shape;
-    double parameters, no_matrix;  // embedding, positions, norms and biases
+    double parameters, no_matrix;  // embedding, positions, norms and biases; experts: the active
   };
   const Published models[] = {
       {"llama3.1-8b", 8030261248, 128256.0 * 4096 + (2 * 32 + 1) * 4096},
       // The embedding is also the logits' matrix. Biases: q, k, v, o, both feed-forward matrices.
       {"opt-6.7b", 6658473984,
-       2050.0 * 4096 + 32 * (4 * 4096 + 16384 + 4096) + 32 * 4 * 4096 + 2 * 4096}};
+       2050.0 * 4096 + 32 * (4 * 4096 + 16384 + 4096) + 32 * 4 * 4096 + 2 * 4096},
+      // Of 128 experts with three matrices of 768 x 2048 eight.
+      {"qwen3-30b-a3b", 30532122624 - 48.0 * 120 * 3 * 768 * 2048,
+       151936.0 * 2048 + (2 * 48 + 1) * 2048 + 48 * 2 * 128}};
   for (const Published& m : models) {
     const ModelConfig c = ModelConfig::FromShapeName(m.shape);
     for (const int64_t batch : {1, 5}) {
@@ -47,13 +50,16 @@ TEST(Cost, DecodeAttendsItsRows) {
 
 // The last layer computes keys and values of all tokens, and everything else only for the last.
 TEST(Cost, PrefillTokenByToken) {
-  for (const char* shape : {"llama3.1-8b", "opt-6.7b", "gemma3-1b"}) {
+  for (const char* shape : {"llama3.1-8b", "opt-6.7b", "gemma3-1b", "mixtral-8x7b"}) {
     const ModelConfig c = ModelConfig::FromShapeName(shape);
     const auto d = [](int64_t x) { return static_cast<double>(x); };
     const double q = d(c.hidden) * d(c.q_heads) * d(c.head_dim);
     const double k = d(c.hidden) * d(c.kv_heads) * d(c.head_dim);
     const int matrices = c.family == model::Family::kOpt ? 2 : 3;  // up, down, and a gate if any
-    const double feed_forward = matrices * d(c.hidden) * d(c.intermediate);
+    // Mixtral has two of eight experts for each token, and a router.
+    const bool experts = c.family == model::Family::kMixtral;
+    const double feed_forward = (experts ? 2 : 1) * matrices * d(c.hidden) * d(c.intermediate) +
+                                (experts ? 8 : 0) * d(c.hidden);
     for (const int64_t tokens : {1, 2, 37, 700}) {
       double want = 0;
       for (int64_t layer = 0; layer < c.layers; ++layer) {

@@ -52,7 +52,7 @@ class ToyDecoder final : public model::Decoder {
   const model::ModelConfig& config() const override { return config_; }
   DType kv_dtype() const override { return DType::kF32; }
   uint64_t weight_bytes() const override { return 1000; }
-  uint64_t weight_bytes_per_step() const override { return 1000; }
+  uint64_t weight_bytes_per_step(int64_t) const override { return 1000; }
   uint64_t WorkspaceBytes(int64_t rows, int64_t) const override {
     return static_cast<uint64_t>(rows) * 4 * kQHeads * kHeadDim * sizeof(float);
   }

@@ -120,8 +120,16 @@ TEST_F(GgufConfig, NamesWhatIsWrong) {
                         .Text("general.architecture", "llama")
                         .Tensor("token_embd.weight", {64, 40}, kF32, 0)),
                FileError, "llama.embedding_length");
-  EXPECT_ERROR(Read(WithEmbeddings().Number("llama.expert_count", 8)), Unsupported,
-               "llama.expert_count", "experts");
+  EXPECT_ERROR(Read(WithEmbeddings().Number("llama.expert_count", 8)), FileError,
+               "llama.expert_used_count");
+  EXPECT_ERROR(Read(WithEmbeddings()
+                        .Number("llama.expert_count", 8)
+                        .Number("llama.expert_used_count", 2)
+                        .Number("llama.expert_gating_func", 2)),
+               Unsupported, "llama.expert_gating_func", "softmax");
+  EXPECT_ERROR(
+      Read(WithEmbeddings().Tensor("blk.0.ffn_gate_exps.weight", {16, 4, 2}, kF32, 1 << 14)),
+      Unsupported, "model.layers.0.mlp.experts.0.gate_proj.weight");
   EXPECT_ERROR(Read(WithEmbeddings().Number("llama.rope.dimension_count", 8)), Unsupported,
                "llama.rope.dimension_count", "16");
   EXPECT_ERROR(Read(WithEmbeddings().Tensor("blk.0.ffn_gate_exps.weight", {16}, kF32, 1 << 14)),

@@ -33,7 +33,8 @@ LAYER = {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
+    "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
 }
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 DTYPES = {"F32": (np.float32, Type.F32), "F16": (np.float16, Type.F16), "BF16": (np.uint16, Type.BF16)}
@@ -56,6 +57,22 @@ def halves_to_neighbours(weight, heads):
             out[head * d + 2 * i] = weight[head * d + i]
             out[head * d + 2 * i + 1] = weight[head * d + d // 2 + i]
     return out
+
+
+def stack_experts(tensors):
+    """The tensors with all experts' matrices of a kind in one, as GGUF has them."""
+    stacks, mixtral = {}, {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}
+    for name, (values, kind) in tensors.items():
+        name = name.replace("block_sparse_moe", "mlp")
+        before, experts, after = name.partition(".experts.")
+        if experts:
+            expert, part, _ = after.split(".")
+            stack = stacks.setdefault(f"{before}.experts.{mixtral.get(part, part)}.weight", ({}, kind))
+            stack[0][int(expert)] = values
+        else:
+            stacks[name] = values, Type.F32 if name.endswith("mlp.gate.weight") else kind
+    return {name: (np.stack([v for _, v in sorted(values.items())]) if isinstance(values, dict) else values, kind)
+            for name, (values, kind) in stacks.items()}
 
 
 def read_safetensors(path):
@@ -107,7 +124,8 @@ def llama3_factors(scaling, theta, dim):
 
 def write_gguf(path, config, tensors, **split):
     """Writes {Hugging Face's name: (values, type)}; returns {name: the values after GGUF's rounding}."""
-    architecture = config["model_type"].replace("mistral", "llama")
+    architecture = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}.get(
+        config["model_type"], config["model_type"])
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -125,6 +143,12 @@ def write_gguf(path, config, tensors, **split):
     writer.add_rope_dimension_count(head_dim)
     writer.add_rope_freq_base(theta)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if experts := config.get("num_local_experts", config.get("num_experts")):
+        writer.add_expert_count(experts)
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        if "moe_intermediate_size" in config:
+            writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        tensors = stack_experts(tensors)
     if scaling in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(scaling))
         writer.add_rope_scaling_factor(rope["factor"])
@@ -194,7 +218,7 @@ class GgufTest(unittest.TestCase):
 
     def test_fixtures_as_gguf(self):
         for name in ("llama", "llama-bias", "llama-linear", "llama-llama3", "llama-yarn", "mistral", "qwen2", "qwen2-yarn",
-                     "qwen3"):
+                     "qwen3", "olmoe", "mixtral"):
             with self.subTest(model=name):
                 config = json.loads((FIXTURES / name / "config.json").read_text())
                 tensors = read_safetensors(FIXTURES / name / "model.safetensors")

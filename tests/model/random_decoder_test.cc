@@ -14,6 +14,11 @@ ModelConfig Small(const char* shape) {
   config.hidden = 128;
   config.embedding_dim = 128;
   config.intermediate = 96;
+  if (config.experts.count > 0) {
+    config.experts.count = 6;
+    config.experts.active = 2;
+    config.experts.intermediate = 64;
+  }
   config.q_heads = 4;
   config.kv_heads = config.family == Family::kOpt ? 4 : 2;
   config.head_dim = 32;
@@ -29,7 +34,8 @@ std::vector<float> Logits(Decoder& decoder, CpuDevice& device) {
 
 TEST(RandomDecoderTest, EveryFamilyRunsAndSeedsDecide) {
   CpuDevice device(2);
-  for (const char* shape : {"llama3.2-1b", "mistral-7b", "qwen2.5-0.5b", "qwen3-8b", "opt-125m"}) {
+  for (const char* shape : {"llama3.2-1b", "mistral-7b", "qwen2.5-0.5b", "qwen3-8b", "opt-125m",
+                            "qwen3-30b-a3b", "mixtral-8x7b", "olmoe-7b"}) {
     const ModelConfig config = Small(shape);
     const auto first = RandomDecoder(device, config, 1, {});
     const auto again = RandomDecoder(device, config, 1, {});
@@ -67,7 +73,8 @@ TEST_P(RandomWeightsTest, AreTheCpus) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, RandomWeightsTest,
                          ::testing::Combine(::testing::Values("llama3.2-1b", "qwen2.5-0.5b",
-                                                              "qwen3-8b", "opt-125m"),
+                                                              "qwen3-8b", "opt-125m",
+                                                              "qwen3-30b-a3b"),
                                             ::testing::Values("cpu", "cuda")),
                          kNameWithoutDots);
 
@@ -105,7 +112,8 @@ TEST_P(QuantizedWeightsTest, GiveTheLogitsOfTheirValues) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, QuantizedWeightsTest,
                          ::testing::Combine(::testing::Values("llama3.2-1b", "qwen2.5-0.5b",
-                                                              "qwen3-8b", "opt-125m"),
+                                                              "qwen3-8b", "opt-125m",
+                                                              "qwen3-30b-a3b"),
                                             ::testing::Values("cpu", "cuda")),
                          kNameWithoutDots);
 
@@ -117,10 +125,30 @@ TEST(RandomDecoderTest, WeightBytes) {
   EXPECT_EQ(static_cast<int64_t>(decoder->weight_bytes()),
             2 * (config.parameters() - norms) + 4 * norms);
   // A step reads one row of the embedding table, and all other weights.
-  EXPECT_EQ(static_cast<int64_t>(decoder->weight_bytes() - decoder->weight_bytes_per_step()),
+  EXPECT_EQ(static_cast<int64_t>(decoder->weight_bytes() - decoder->weight_bytes_per_step(1)),
             2 * (config.vocab - 1) * config.hidden);
   const auto tied = RandomDecoder(device, Small("llama3.2-1b"), 1, {});
-  EXPECT_EQ(tied->weight_bytes(), tied->weight_bytes_per_step());
+  EXPECT_EQ(tied->weight_bytes(), tied->weight_bytes_per_step(1));
+}
+
+// Of experts, a step reads those that its rows are sent to.
+TEST(RandomDecoderTest, WeightBytesOfExperts) {
+  CpuDevice device(2);
+  const ModelConfig config = Small("qwen3-30b-a3b");
+  const auto decoder = RandomDecoder(device, config, 1, {});
+  const int64_t norms =
+      (2 * config.layers + 1) * config.hidden + config.layers * 2 * config.head_dim;
+  EXPECT_EQ(static_cast<int64_t>(decoder->weight_bytes()),
+            2 * (config.parameters() - norms) + 4 * norms);
+  const auto read = [&](int64_t rows) {
+    return static_cast<int64_t>(decoder->weight_bytes_per_step(rows));
+  };
+  const int64_t table = 2 * (config.vocab - 1) * config.hidden;
+  EXPECT_EQ(read(1), 2 * (config.active_parameters() - norms) + 4 * norms - table);
+  // Two rows have four experts, of which some are the same: 6 (1 - (2 / 3)^2) on average.
+  const int64_t expert = config.layers * 2 * 3 * config.hidden * config.experts.intermediate;
+  EXPECT_NEAR(static_cast<double>(read(2) - read(1)), static_cast<double>(expert) * 4 / 3, 1);
+  EXPECT_EQ(read(1000), static_cast<int64_t>(decoder->weight_bytes()) - table);
 }
 
 // With one layer whose blocks add almost nothing, the logits of a constant input show the mean and

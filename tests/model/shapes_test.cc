@@ -36,6 +36,9 @@ TEST(ShapesTest, ParameterCountsArePublishedOnes) {
       {"gemma3-4b", 3'880'263'168},
       {"gemma3-12b", 11'766'034'176},
       {"gemma3-27b", 27'009'346'304},
+      {"qwen3-30b-a3b", 30'532'122'624},
+      {"mixtral-8x7b", 46'702'792'704},
+      {"olmoe-7b", 6'919'161'856},
   };
   EXPECT_EQ(ModelConfig::ShapeNames().size(), published.size());
   for (const std::string& name : ModelConfig::ShapeNames()) {

@@ -74,6 +74,12 @@ Json ConfigJson(const ModelConfig& c) {
     json["rope"] = {
         {"theta", c.rope.theta}, {"scaling", Name(c.rope.scaling)}, {"factor", c.rope.factor}};
   }
+  if (const model::ExpertConfig& e = c.experts; e.count > 0) {
+    json["experts"] = {{"count", e.count},
+                       {"active", e.active},
+                       {"intermediate", e.intermediate},
+                       {"active_parameters", c.active_parameters()}};
+  }
   if (!c.windowed.empty()) {
     json["windows"] = {{"tokens", c.window}, {"layers", std::ranges::count(c.windowed, true)}};
   }
@@ -88,7 +94,12 @@ std::string ConfigText(const ModelConfig& c) {
   text += fmt::format("{} ({}), {} parameters, {}\n", model::Name(c.family), c.architecture,
                       Count(c.parameters()), litecache::Name(c.weight_dtype));
   line("layers", fmt::format("{}", c.layers));
-  line("hidden", fmt::format("{}, feed-forward {}", c.hidden, c.intermediate));
+  line("hidden", fmt::format("{}, feed-forward {}", c.hidden,
+                             c.experts.count > 0 ? c.experts.intermediate : c.intermediate));
+  if (const model::ExpertConfig& e = c.experts; e.count > 0) {
+    line("experts", fmt::format("{} of {} for each token, {} parameters", e.active, e.count,
+                                Count(c.active_parameters())));
+  }
   line("heads",
        fmt::format("{} query, {} key/value, dimension {}", c.q_heads, c.kv_heads, c.head_dim));
   line("vocabulary", fmt::format("{}{}", c.vocab, c.tie_embeddings ? ", tied embeddings" : ""));

@@ -1,41 +1,26 @@
 #include <cuda_bf16.h>
 
-#include <utility>
-
 #include "base/error.h"
 #include "ops/common/overlap.cuh"
-#include "ops/common/tensor_core.cuh"
 #include "ops/dense/embedding_cuda.h"
 #include "ops/linear/quantized/packed_blocks.h"
 #include "ops/linear/quantized/packed_layout.h"
+#include "ops/linear/quantized/unpack_blocks.cuh"
 #include "ops/linear/quantized/unpack_blocks_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kPieces = kChunkSteps * 4;  // of a row of a chunk: a step's columns of lane part q
+using namespace quantized;
 
-// A block has a chunk. Four threads write 32 contiguous bytes of a row.
+constexpr int kThreads = kUnpackThreads;
+
 template <int kLayout>
 __global__ void UnpackKernel(const uint8_t* packed, int32_t chunks, int32_t rows, int64_t cols,
                              __nv_bfloat16* y) {
-  constexpr PackedLayout kPacked = kPackedLayouts[kLayout];
   LetNextKernelStart();
   WaitForKernelBefore();
-  const uint8_t* const chunk =
-      packed + (int64_t{blockIdx.y} * chunks + blockIdx.x) * kPacked.Bytes();
-  for (int i = static_cast<int>(threadIdx.x); i < kPackedRows * kPieces; i += kThreads) {
-    const int q = i % 4, row = i / 4 % 16, step = i / 64;
-    const int64_t y_row = int64_t{blockIdx.y} * kPackedRows + row;
-    const int64_t column = int64_t{blockIdx.x} * kChunkColumns + step * 32 + q * 4;
-    if (y_row >= rows || column >= cols) continue;
-    float values[8];
-    ReadPackedValues(kPacked, chunk, row, step, q, values);
-    auto* const to = reinterpret_cast<uint2*>(y + y_row * cols + column);
-    to[0] = {PackBf16(values[0], values[1]), PackBf16(values[2], values[3])};
-    to[4] = {PackBf16(values[4], values[5]), PackBf16(values[6], values[7])};
-  }
+  UnpackChunk<kLayout>(packed, chunks, rows, cols, y);
 }
 
 template <int kLayout>
@@ -53,7 +38,7 @@ __global__ void GatherBlocksKernel(const uint8_t* table, int32_t chunks, int64_t
   const uint8_t* const tile = table + int64_t{table_row / 16} * chunks * kPacked.Bytes();
   for (auto i = static_cast<int32_t>(blockIdx.y * kThreads + threadIdx.x); i < pieces;
        i += static_cast<int32_t>(gridDim.y) * kThreads) {
-    const int32_t chunk = i / kPieces, step = i % kPieces / 4, q = i % 4;
+    const int32_t chunk = i / kUnpackPieces, step = i % kUnpackPieces / 4, q = i % 4;
     float values[8];
     ReadPackedValues(kPacked, tile + int64_t{chunk} * kPacked.Bytes(), table_row % 16, step, q,
                      values);
@@ -65,21 +50,6 @@ __global__ void GatherBlocksKernel(const uint8_t* table, int32_t chunks, int64_t
       *at = add ? *at + value : value;
     }
   }
-}
-
-// Calls f.operator()<index>() for the format's layout.
-template <typename F, int... kLayouts>
-void CallFor(int layout, const F& f, std::integer_sequence<int, kLayouts...>) {
-  ((layout == kLayouts ? f.template operator()<kLayouts>() : void()), ...);
-}
-
-template <typename F>
-void CallForLayout(const MatrixView& matrix, const F& f) {
-  LC_CHECK(matrix.dtype == DType::kBlocks && matrix.format != nullptr);
-  const int layout = PackedLayoutOf(matrix.format->name);
-  LC_CHECK(layout >= 0, "{} is not packed", matrix.format->name);
-  LC_CHECK(reinterpret_cast<uintptr_t>(matrix.data) % 16 == 0);
-  CallFor(layout, f, std::make_integer_sequence<int, kPackedLayoutCount>());
 }
 
 }  // namespace

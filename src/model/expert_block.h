@@ -1,0 +1,41 @@
+// The feed-forward block of a layer with experts: its weights, and its operations.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "model/arena.h"
+#include "model/config.h"
+#include "model/weights.h"
+#include "ops/experts/experts.h"
+
+namespace litecache::model {
+
+struct ExpertBlock {
+  MatrixView router;  // [experts, hidden]
+  ops::ExpertLayer experts;
+};
+
+// name: the layer's, with its last dot.
+ExpertBlock TakeExperts(WeightStore& weights, const ExpertConfig& config, int64_t hidden,
+                        int64_t layer, const std::string& name);
+
+// What a step's rows need in such a block.
+struct ExpertActivations {
+  MatrixView logits;   // [T, experts] f32, of the router
+  MatrixView experts;  // [T, active] of 32 bits
+  MatrixView weights;  // [T, active] f32
+  MatrixView scratch;  // [1, floats] f32
+
+  ExpertActivations Rows(int64_t begin, int64_t count) const;
+};
+// scratch_bytes: the most of the model's layers, for `rows` rows (ops/experts/experts.h).
+ExpertActivations PlaceExperts(Arena& arena, const ExpertConfig& config, int64_t rows,
+                               uint64_t scratch_bytes);
+
+// x += the experts' outputs. h [T, hidden]: the block's input in the products' dtype.
+void RunExperts(Stream& stream, const ExpertConfig& config, const ExpertBlock& block,
+                const MatrixView& h, const ops::GateFunction& function, const ExpertActivations& a,
+                const MatrixView& x);
+
+}  // namespace litecache::model

@@ -1,0 +1,33 @@
+// The rows that each expert gets, grouped on the GPU: what the products of experts read.
+//
+// A pair is a row and one of its experts: pair p = row * active + i. Activations behind the first
+// products have a row for every pair.
+#pragma once
+
+#include <cstdint>
+
+#include "device/cuda/cuda_device.h"
+#include "ops/experts/experts.h"
+
+namespace litecache::ops::cuda {
+
+// Pairs of one expert, order[first] to order[first + count - 1]; count 0: there is no tile.
+struct ExpertTile {
+  int32_t expert, first, count;
+};
+
+struct ExpertLists {
+  const int32_t* order = nullptr;     // [pairs], ascending by expert; null: the pairs themselves
+  const ExpertTile* tiles = nullptr;  // [most_tiles], ascending by expert, those without pairs last
+  int32_t most_tiles = 0;             // known without the routing
+};
+
+// Bytes of memory for lists of `pairs` pairs in tiles of `tile_rows`.
+uint64_t ExpertListBytes(int64_t pairs, int64_t experts, int64_t tile_rows);
+
+// Groups the pairs into tiles of up to tile_rows of one expert; one launch. memory:
+// ExpertListBytes().
+ExpertLists ListExperts(CudaStream& stream, const Routing& routing, int64_t experts,
+                        int64_t tile_rows, void* memory);
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,61 @@
+// Feed-forward blocks of experts (mixtures of experts): a router sends every row to a few experts.
+#pragma once
+
+#include <cstdint>
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+#include "ops/common/gate_function.h"
+
+namespace litecache::ops {
+
+// The most experts of a layer, and the most of them for a row.
+inline constexpr int64_t kMostExperts = 1024, kMostActiveExperts = 64;
+
+// Which experts rows are sent to; memory of the stream's device.
+struct Routing {
+  int32_t* experts = nullptr;  // [rows, active], by descending weight
+  float* weights = nullptr;    // [rows, active]
+  int64_t rows = 0;
+  int64_t active = 0;  // 1 to kMostActiveExperts, and at most the number of experts
+
+  Routing Rows(int64_t begin, int64_t count) const {
+    return {experts + begin * active, weights + begin * active, count, active};
+  }
+};
+
+// For every row the `active` experts of the largest logits, and softmax(logits) of these; of equal
+// logits, the expert of the lower index. logits [rows, experts] f32. normalized: the weights of a
+// row are divided by their sum.
+void Route(Stream& stream, const MatrixView& logits, bool normalized, const Routing& routing);
+
+// One matrix of every expert of a layer.
+struct ExpertMatrices {
+  MatrixView type;  // of each, without data; of packed blocks on a GPU
+  int64_t count = 0;
+  // [count], in the memory of the stream's device: where each expert's matrix is, 16-byte aligned
+  // on a GPU.
+  const void* const* data = nullptr;
+};
+
+struct ExpertLayer {
+  ExpertMatrices gate, up;  // [intermediate, hidden]
+  ExpertMatrices down;      // [hidden, intermediate]
+};
+
+// Bytes of scratch that Experts() uses for `rows` rows.
+uint64_t ExpertScratchBytes(DeviceType device, const ExpertLayer& layer, int64_t rows,
+                            int64_t active);
+
+// y += sum over a row's experts e of weight(e) * down_e(function(gate_e x) * up_e x), in an order
+// that is always the same.
+//
+// x [T, hidden] in the products' dtype (f32 on the CPU; on a GPU the weights', bf16 for blocks); y
+// [T, hidden] f32, not overlapping x. Products are those of ops/linear/linear.h; on a GPU with bf16
+// weights what enters down, and with more rows than few what leaves it, is rounded to bf16.
+// scratch: ExpertScratchBytes(), 256-byte aligned. On a GPU nothing depends on the routing but the
+// kernels' work: the operation can be recorded.
+void Experts(Stream& stream, const MatrixView& x, const Routing& routing, const ExpertLayer& layer,
+             const GateFunction& function, void* scratch, const MatrixView& y);
+
+}  // namespace litecache::ops

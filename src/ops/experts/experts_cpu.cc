@@ -1,0 +1,126 @@
+#include "ops/experts/experts_cpu.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+#include "ops/common/row_grain.h"
+#include "ops/linear/linear.h"
+
+namespace litecache::ops::cpu {
+namespace {
+
+// Of the rows that one expert gets, at most all: x, gate and up, and what leaves down.
+struct Parts {
+  MatrixView x, gate, up, output;
+};
+
+Parts PlaceParts(void* scratch, int64_t rows, int64_t hidden, int64_t intermediate) {
+  auto* next = static_cast<float*>(scratch);
+  const auto take = [&](int64_t cols) {
+    const MatrixView view = MatrixView::Of(next, rows, cols);
+    next += rows * cols;
+    return view;
+  };
+  Parts parts;
+  parts.x = take(hidden);
+  parts.gate = take(intermediate);
+  parts.up = take(intermediate);
+  parts.output = take(hidden);
+  return parts;
+}
+
+MatrixView MatrixOf(const ExpertMatrices& matrices, int64_t expert) {
+  MatrixView view = matrices.type;
+  view.data = const_cast<void*>(matrices.data[expert]);  // nothing writes through a weight's view
+  return view;
+}
+
+struct Sent {
+  int64_t row;
+  float weight;
+};
+
+// Calls f(i, row, weight) for the rows that an expert gets, on all threads.
+template <typename F>
+void ForEachRow(ThreadPool& pool, const std::vector<Sent>& rows, int64_t cols, const F& f) {
+  pool.ParallelFor(static_cast<int64_t>(rows.size()), RowGrain(cols),
+                   [&](int64_t begin, int64_t end, int) {
+                     for (int64_t i = begin; i < end; ++i) {
+                       const Sent& sent = rows[static_cast<size_t>(i)];
+                       f(i, sent.row, sent.weight);
+                     }
+                   });
+}
+
+}  // namespace
+
+void Route(const MatrixView& logits, bool normalized, const Routing& routing) {
+  std::array<int32_t, kMostExperts> order;
+  const auto experts = std::span(order).first(static_cast<size_t>(logits.cols));
+  for (int64_t row = 0; row < routing.rows; ++row) {
+    const float* const logit = logits.Row<float>(row);
+    std::iota(experts.begin(), experts.end(), 0);
+    std::partial_sort(
+        experts.begin(), experts.begin() + routing.active, experts.end(),
+        [&](int32_t a, int32_t b) { return logit[a] != logit[b] ? logit[a] > logit[b] : a < b; });
+    const float most = logit[experts[0]];
+    float* const weights = routing.weights + row * routing.active;
+    float sum = 0;
+    for (int64_t i = 0; i < (normalized ? routing.active : logits.cols); ++i) {
+      sum += std::exp(logit[experts[static_cast<size_t>(i)]] - most);
+    }
+    for (int64_t i = 0; i < routing.active; ++i) {
+      const int32_t expert = experts[static_cast<size_t>(i)];
+      routing.experts[row * routing.active + i] = expert;
+      weights[i] = std::exp(logit[expert] - most) / sum;
+    }
+  }
+}
+
+uint64_t ExpertScratchBytes(const ExpertLayer& layer, int64_t rows, int64_t) {
+  const int64_t intermediate = layer.gate.type.rows, hidden = layer.gate.type.cols;
+  return static_cast<uint64_t>(rows * 2 * (hidden + intermediate)) * sizeof(float);
+}
+
+void Experts(Stream& stream, const MatrixView& x, const Routing& routing, const ExpertLayer& layer,
+             const GateFunction& function, void* scratch, const MatrixView& y) {
+  std::vector<std::vector<Sent>> sent(static_cast<size_t>(layer.gate.count));
+  for (int64_t row = 0; row < routing.rows; ++row) {
+    for (int64_t i = row * routing.active; i < (row + 1) * routing.active; ++i) {
+      const int32_t expert = routing.experts[i];
+      LC_CHECK(expert >= 0 && expert < layer.gate.count, "expert {}", expert);
+      sent[static_cast<size_t>(expert)].push_back({row, routing.weights[i]});
+    }
+  }
+  ThreadPool& pool = AsCpu(stream).pool();
+  const Parts parts = PlaceParts(scratch, x.rows, x.cols, layer.gate.type.rows);
+  const auto bytes = static_cast<size_t>(x.cols) * sizeof(float);
+  for (int64_t expert = 0; expert < layer.gate.count; ++expert) {
+    const std::vector<Sent>& rows = sent[static_cast<size_t>(expert)];
+    const auto count = static_cast<int64_t>(rows.size());
+    if (count == 0) continue;
+    MatrixView own = x;
+    if (count < x.rows) {
+      own = parts.x.Rows(0, count);
+      ForEachRow(pool, rows, x.cols, [&](int64_t i, int64_t row, float) {
+        std::memcpy(own.Row<float>(i), x.Row<float>(row), bytes);
+      });
+    }
+    const MatrixView gate = parts.gate.Rows(0, count), output = parts.output.Rows(0, count);
+    GatedLinear(stream, own, {.weight = MatrixOf(layer.gate, expert), .y = gate},
+                {.weight = MatrixOf(layer.up, expert), .y = parts.up.Rows(0, count)}, function);
+    Linear(stream, gate, MatrixOf(layer.down, expert), nullptr, output);
+    ForEachRow(pool, rows, x.cols, [&](int64_t i, int64_t row, float weight) {
+      const float* const from = output.Row<float>(i);
+      float* const to = y.Row<float>(row);
+      for (int64_t column = 0; column < x.cols; ++column) to[column] += weight * from[column];
+    });
+  }
+}
+
+}  // namespace litecache::ops::cpu

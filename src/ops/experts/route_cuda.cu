@@ -1,0 +1,131 @@
+#include <cmath>
+
+#include "base/error.h"
+#include "device/cuda/cuda_device.h"
+#include "ops/common/overlap.cuh"
+#include "ops/common/vectors.cuh"
+#include "ops/experts/experts_cuda.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr int kWarps = 4;  // of a block; a warp routes a row
+
+struct RouteArguments {
+  const float* logits;
+  int64_t stride;
+  int32_t rows, count, active;
+  bool normalized;
+  int32_t* experts;
+  float* weights;
+};
+
+// Keys are ordered as their logits are and never 0. A NaN is above all numbers, so that it reaches
+// the weights and does not pass unnoticed.
+__device__ inline uint32_t KeyOf(float logit) {
+  if (isnan(logit)) return UINT32_MAX;
+  const uint32_t bits = __float_as_uint(logit + 0.0f);  // -0 is equal to 0
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+}
+
+__device__ inline float LogitOf(uint32_t key) {
+  return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
+}
+
+// Lane l holds the experts l, l + 32, ..., and of the chosen ones the l-th and the (l + 32)-th.
+template <int kHeld>
+__global__ void __launch_bounds__(kWarps * 32) RouteKernel(const RouteArguments a) {
+  LetNextKernelStart();
+  WaitForKernelBefore();
+  constexpr uint32_t kAll = 0xffffffffu;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (row >= a.rows) return;  // whole warps leave
+  const float* const logits = a.logits + row * a.stride;
+  uint32_t keys[kHeld];
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) {
+    const int expert = j * 32 + lane;
+    keys[j] = expert < a.count ? KeyOf(logits[expert]) : 0;
+  }
+  uint32_t first = 0;
+#pragma unroll
+  for (int j = 0; j < kHeld; ++j) first = max(first, keys[j]);
+  const float most = LogitOf(__reduce_max_sync(kAll, first));
+  float all = 0;
+  if (!a.normalized) {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      if (keys[j] != 0) all += expf(LogitOf(keys[j]) - most);
+    }
+    all = LaneSum(all);
+  }
+
+  constexpr int kChosen = kMostActiveExperts / 32;
+  int32_t experts[kChosen] = {};
+  float weights[kChosen] = {};
+  for (int i = 0; i < a.active; ++i) {
+    uint32_t own = 0;
+    int own_expert = 0;
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      if (keys[j] > own) {
+        own = keys[j];
+        own_expert = j * 32 + lane;
+      }
+    }
+    const uint32_t key = __reduce_max_sync(kAll, own);
+    const auto expert = static_cast<int32_t>(
+        __reduce_min_sync(kAll, own == key ? static_cast<uint32_t>(own_expert) : kAll));
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      if (j * 32 + lane == expert) keys[j] = 0;
+    }
+#pragma unroll
+    for (int c = 0; c < kChosen; ++c) {
+      if (c * 32 + lane == i) {
+        experts[c] = expert;
+        weights[c] = expf(LogitOf(key) - most);
+      }
+    }
+  }
+  float sum = all;
+  if (a.normalized) {
+    sum = 0;
+#pragma unroll
+    for (int c = 0; c < kChosen; ++c) sum += weights[c];
+    sum = LaneSum(sum);
+  }
+#pragma unroll
+  for (int c = 0; c < kChosen; ++c) {
+    const int i = c * 32 + lane;
+    if (i >= a.active) continue;
+    a.experts[row * a.active + i] = experts[c];
+    a.weights[row * a.active + i] = weights[c] / sum;
+  }
+}
+
+template <int kHeld>
+void Launch(CudaStream& stream, const RouteArguments& a) {
+  if (a.count > kHeld * 32) {
+    if constexpr (kHeld * 32 < kMostExperts) return Launch<2 * kHeld>(stream, a);
+  }
+  LaunchOverlapping(stream, RouteKernel<kHeld>,
+                    static_cast<unsigned>((a.rows + kWarps - 1) / kWarps), kWarps * 32, 0, a);
+}
+
+}  // namespace
+
+void Route(Stream& stream, const MatrixView& logits, bool normalized, const Routing& routing) {
+  LC_CHECK(logits.rows * routing.active <= INT32_MAX / 2);
+  Launch<1>(AsCuda(stream), {.logits = logits.Row<const float>(0),
+                             .stride = logits.stride,
+                             .rows = static_cast<int32_t>(logits.rows),
+                             .count = static_cast<int32_t>(logits.cols),
+                             .active = static_cast<int32_t>(routing.active),
+                             .normalized = normalized,
+                             .experts = routing.experts,
+                             .weights = routing.weights});
+}
+
+}  // namespace litecache::ops::cuda

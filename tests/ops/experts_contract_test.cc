@@ -1,0 +1,128 @@
+#include <limits>
+
+#include "ops/experts_testing.h"
+
+namespace litecache::ops {
+namespace {
+
+TEST_F(ExpertsTest, RoutesToTheLargestLogits) {
+  for (const auto& [rows, experts, active] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1},
+                                              {3, 5, 5},
+                                              {1, 128, 8},
+                                              {70, 33, 4},
+                                              {300, 64, 6},
+                                              {9, 1024, 64},
+                                              {2, 1000, 1}}) {
+    for (const bool normalized : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} rows, {} of {} experts, normalized {}", rows, active, experts,
+                               normalized));
+      Matrix logits = Matrix::Normal(random_, DType::kF32, rows, experts, 3, 4.0f);
+      for (int64_t row = 0; row < rows; ++row) {  // equal logits
+        for (int64_t i = 0; i < experts; i += 3) {
+          logits.Set(row, i, static_cast<float>(std::round(logits.At(row, i))));
+        }
+      }
+      logits.Set(0, 0, -std::numeric_limits<float>::infinity());
+      logits.Set(rows - 1, experts - 1, 300);
+      if (experts == 1) logits.Set(0, 0, -1e30f);
+      const auto count = static_cast<size_t>(rows * active);
+      const Routing routing{Poisoned<int32_t>(count), Poisoned<float>(count), rows, active};
+      Route(*stream_, OnDevice(logits), normalized, routing);
+      const std::vector<int32_t> got = Download(routing.experts, count);
+      const std::vector<float> weights = Download(routing.weights, count);
+      for (int64_t row = 0; row < rows; ++row) {
+        std::vector<int32_t> order(static_cast<size_t>(experts));
+        std::iota(order.begin(), order.end(), 0);
+        std::ranges::stable_sort(
+            order, [&](int32_t a, int32_t b) { return logits.At(row, a) > logits.At(row, b); });
+        const double most = logits.At(row, order[0]);
+        const double tolerance = std::ldexp(static_cast<double>(experts) + 64, -24);
+        double sum = 0;
+        for (int64_t i = 0; i < (normalized ? active : experts); ++i) {
+          sum += std::exp(logits.At(row, order[static_cast<size_t>(i)]) - most);
+        }
+        for (int64_t i = 0; i < active; ++i) {
+          const auto at = static_cast<size_t>(row * active + i);
+          const int32_t want = order[static_cast<size_t>(i)];
+          ASSERT_EQ(got[at], want) << "row " << row << ", choice " << i;
+          const double weight = std::exp(logits.At(row, want) - most) / sum;
+          EXPECT_NEAR(weights[at], weight, tolerance * weight + 1e-38) << "row " << row;
+        }
+      }
+    }
+  }
+}
+
+class PlainExpertsTest : public ExpertsTest {
+ protected:
+  void Check(const ExpertShape& shape, DType dtype, int64_t padding, bool gelu) {
+    SCOPED_TRACE(fmt::format(
+        "rows {}, hidden {}, intermediate {}, {} of {} experts, {}, padding {}", shape.rows,
+        shape.hidden, shape.intermediate, shape.active, shape.experts, Name(dtype), padding));
+    Matrix x(target_->InputOf(dtype), shape.rows, shape.hidden, padding);
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      for (int64_t i = 0; i < shape.hidden; ++i) {
+        x.Set(row, i, static_cast<float>(RoundTo(dtype, random_.Normal())));
+      }
+    }
+    const auto matrices = [&](int64_t out, int64_t in) {
+      std::vector<Matrix> made;
+      const float scale = 1 / std::sqrt(static_cast<float>(in));
+      for (int64_t expert = 0; expert < shape.experts; ++expert) {
+        made.push_back(Matrix::Normal(random_, dtype, out, in, 0, scale));
+      }
+      return made;
+    };
+    const ExpertValues values{matrices(shape.intermediate, shape.hidden),
+                              matrices(shape.intermediate, shape.hidden),
+                              matrices(shape.hidden, shape.intermediate)};
+    const RandomRouting routing(random_, shape);
+    const Matrix y = Matrix::Normal(random_, DType::kF32, shape.rows, shape.hidden, padding);
+    const Reference reference = Refer(shape, x, values, routing, y, gelu, RoundingWith(dtype));
+    ForEachVariant([&] {
+      const auto upload = [&](const std::vector<Matrix>& all) {
+        std::vector<const void*> data;
+        for (const Matrix& matrix : all) data.push_back(OnDevice(matrix).data);
+        MatrixView type = all.front().view();
+        type.data = nullptr;
+        return Table(type, data);
+      };
+      const ExpertLayer layer{upload(values.gate), upload(values.up), upload(values.down)};
+      Compare(shape, reference, Run(x, Upload(shape, routing), layer, y, gelu));
+    });
+  }
+
+ private:
+  // bf16's, of what is between two products: on the CPU their x is rounded, on a GPU it is stored.
+  static double RoundingWith(DType dtype) { return Rounding(dtype); }
+};
+
+TEST_F(PlainExpertsTest, OfAllTypes) {
+  for (const DType dtype : target_->Tables()) {
+    for (const int64_t rows : {1, 2, 4, 5, 16, 17, 33}) {
+      Check({rows, 40, 24, 6, 2}, dtype, 0, rows % 2 == 0);
+      Check({rows, 72, 56, 9, 3}, dtype, 8, false);
+    }
+    Check({7, 37, 19, 4, 3}, dtype, 1, false);  // nothing is aligned
+    Check({3, 8, 8, 1, 1}, dtype, 0, true);     // one expert
+  }
+}
+
+// Rows that fill tiles of tensor cores and leave some of them partly empty.
+TEST_F(PlainExpertsTest, ManyRows) {
+  for (const auto& shape : {ExpertShape{150, 136, 72, 5, 2}, ExpertShape{300, 200, 136, 3, 2},
+                            ExpertShape{257, 64, 128, 40, 4}, ExpertShape{700, 72, 40, 2, 1}}) {
+    Check(shape, DType::kBF16, 8, false);
+  }
+}
+
+// Depths and widths of models, for few rows: steps of decoding.
+TEST_F(PlainExpertsTest, WideLayers) {
+  for (const int64_t rows : {1, 3, 6}) {
+    Check({rows, 1048, 520, 9, 8}, DType::kBF16, 0, false);
+    Check({rows, 264, 1416, 4, 2}, DType::kBF16, 0, false);
+  }
+}
+
+}  // namespace
+}  // namespace litecache::ops

@@ -1,0 +1,143 @@
+// Shared by the tests of experts: a layer with random weights, rows sent to random experts, and
+// what the operation should compute, in double precision.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "ops/dense_testing.h"
+#include "ops/experts/experts.h"
+
+namespace litecache::ops {
+
+struct ExpertShape {
+  int64_t rows, hidden, intermediate, experts, active;
+};
+
+// A layer's matrices, one of each for every expert; only their values matter to the reference.
+struct ExpertValues {
+  std::vector<Matrix> gate, up, down;
+};
+
+// Rows' experts: those of lower indices are more popular, so that some get many rows and, of many,
+// some get none.
+struct RandomRouting {
+  std::vector<int32_t> experts;
+  std::vector<float> weights;
+
+  RandomRouting(Random& random, const ExpertShape& shape) {
+    std::vector<int32_t> order(static_cast<size_t>(shape.experts));
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      std::iota(order.begin(), order.end(), 0);
+      for (int64_t i = 0; i < shape.active; ++i) {
+        const int64_t left = shape.experts - i;
+        const int64_t pick = random.Integer(0, random.Integer(0, left - 1));
+        std::swap(order[static_cast<size_t>(i)], order[static_cast<size_t>(i + pick)]);
+        experts.push_back(order[static_cast<size_t>(i)]);
+        weights.push_back(std::abs(random.Normal(0.5f)));
+      }
+    }
+  }
+};
+
+class ExpertsTest : public DenseTest {
+ protected:
+  // The sums and how far they may be off. rounding: relative, of what is rounded between the
+  // products and, behind them, before it is added.
+  struct Reference {
+    std::vector<double> sums, tolerances;  // [rows, hidden]
+  };
+  Reference Refer(const ExpertShape& shape, const Matrix& x, const ExpertValues& values,
+                  const RandomRouting& routing, const Matrix& y, bool gelu, double rounding) const {
+    Reference reference;
+    const auto inner = static_cast<size_t>(shape.intermediate);
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      std::vector<double> sums, errors;
+      for (int64_t o = 0; o < shape.hidden; ++o) {
+        sums.push_back(y.At(row, o));
+        errors.push_back(std::ldexp(1.0, -23) * static_cast<double>(shape.active + 1) *
+                         std::abs(y.At(row, o)));
+      }
+      for (int64_t i = row * shape.active; i < (row + 1) * shape.active; ++i) {
+        const auto expert = static_cast<size_t>(routing.experts[static_cast<size_t>(i)]);
+        const double weight = routing.weights[static_cast<size_t>(i)];
+        std::vector<double> h(inner), h_errors(inner);
+        for (int64_t j = 0; j < shape.intermediate; ++j) {
+          const auto [g, g_error] = Product(x, row, values.gate[expert], j);
+          const auto [u, u_error] = Product(x, row, values.up[expert], j);
+          const double value = (gelu ? GeluTanh(g) : g / (1 + std::exp(-g))) * u;
+          h[static_cast<size_t>(j)] = value;
+          h_errors[static_cast<size_t>(j)] =
+              1.13 * g_error * (std::abs(u) + u_error) + std::abs(g) * u_error +
+              (std::ldexp(gelu ? 200.0 : 12.0, -24) + rounding) * std::abs(value);
+        }
+        for (int64_t o = 0; o < shape.hidden; ++o) {
+          double sum = 0, magnitudes = 0, error = 0;
+          for (int64_t j = 0; j < shape.intermediate; ++j) {
+            const double term = h[static_cast<size_t>(j)] * values.down[expert].At(o, j);
+            sum += term;
+            magnitudes += std::abs(term);
+            error += h_errors[static_cast<size_t>(j)] * std::abs(values.down[expert].At(o, j));
+          }
+          error +=
+              target_->SumError(shape.intermediate, magnitudes, sum) + rounding * std::abs(sum);
+          sums[static_cast<size_t>(o)] += weight * sum;
+          // Each of the later sums is rounded as well.
+          errors[static_cast<size_t>(o)] +=
+              weight * (error + std::ldexp(1.0, -23) * static_cast<double>(shape.active + 1) *
+                                    std::abs(sum));
+        }
+      }
+      reference.sums.insert(reference.sums.end(), sums.begin(), sums.end());
+      reference.tolerances.insert(reference.tolerances.end(), errors.begin(), errors.end());
+    }
+    return reference;
+  }
+
+  Routing Upload(const ExpertShape& shape, const RandomRouting& routing) {
+    return {.experts = DeviceMemory::Upload(routing.experts),
+            .weights = DeviceMemory::Upload(routing.weights),
+            .rows = shape.rows,
+            .active = shape.active};
+  }
+  // data: each expert's matrix on the device.
+  ExpertMatrices Table(const MatrixView& type, const std::vector<const void*>& data) {
+    return {.type = type,
+            .count = static_cast<int64_t>(data.size()),
+            .data = DeviceMemory::Upload(data)};
+  }
+  // The result of the operation.
+  MatrixView Run(const Matrix& x, const Routing& routing, const ExpertLayer& layer, const Matrix& y,
+                 bool gelu) {
+    const uint64_t bytes = ExpertScratchBytes(device_->type(), layer, routing.rows, routing.active);
+    const MatrixView out = OnDevice(y);
+    Experts(*stream_, OnDevice(x), routing, layer, gelu ? kGeluTanh : kSilu,
+            Poisoned<std::byte>(bytes), out);
+    return out;
+  }
+  void Compare(const ExpertShape& shape, const Reference& reference, const MatrixView& y) {
+    const auto at = [&](int64_t row, int64_t o) {
+      return static_cast<size_t>(row * shape.hidden + o);
+    };
+    ExpectNear(
+        y, [&](int64_t row, int64_t o) { return reference.sums[at(row, o)]; },
+        [&](int64_t row, int64_t o) { return reference.tolerances[at(row, o)]; });
+  }
+
+ private:
+  // A row of x times a row of w, and how far it may be off.
+  std::pair<double, double> Product(const Matrix& x, int64_t row, const Matrix& w,
+                                    int64_t output) const {
+    double sum = 0, magnitudes = 0;
+    for (int64_t i = 0; i < x.view().cols; ++i) {
+      const double term = x.At(row, i) * w.At(output, i);
+      sum += term;
+      magnitudes += std::abs(term);
+    }
+    return {sum, target_->SumError(x.view().cols, magnitudes, sum)};
+  }
+};
+
+}  // namespace litecache::ops
