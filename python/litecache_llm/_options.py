@@ -54,6 +54,7 @@ class Options(KvOptions, total=False):
     memory: Union[str, int, float]
     max_context: Union[str, int, float]
     weights_on_device: Union[str, int, float]
+    experts_on_device: Union[str, int, float]
     dtype: str
     quantize: str
     max_batch: Union[str, int, float]

@@ -53,6 +53,10 @@ Json DecodeJson(const Measurement& m, int64_t steps, bool graphs) {
                {"device_memory_bytes", m.device_memory}};
   const double moved = RowsMoved(m, steps);
   if (m.kv.lookups > 0) json["hit_ratio"] = HitRatio(m.kv);
+  if (m.experts.lookups > 0) {
+    json["expert_hit_ratio"] =
+        static_cast<double>(m.experts.hits) / static_cast<double>(m.experts.lookups);
+  }
   if (m.kv.verified > 0) json["corrected_ratio"] = CorrectedRatio(m.kv);
   if (moved > 0 || m.kv.lookups > 0) json["rows_moved_per_step"] = moved;
   if (m.kv.rows_recomputed > 0) {

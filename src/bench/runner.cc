@@ -308,6 +308,7 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   std::vector<double> seconds;
   kv::Stats before;
   uint64_t weights_before = 0;
+  model::ExpertCounts experts_before;
   double cpu_before = 0;
   litecache::UseGraphs(stream_, options_.graphs);
   std::vector<size_t> cursors(rows);  // each sequence's position in the text: its prompt's end
@@ -340,6 +341,7 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
     if (i == kWarmUpSteps) {
       before = cache->GetStats();
       weights_before = decoder_.moved_weight_bytes();
+      experts_before = decoder_.expert_counts();
       cpu_before = CpuSeconds();
     }
     const double time = run_step();
@@ -364,6 +366,10 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   cost.link_bytes = static_cast<double>(moved + weights) / static_cast<double>(timed);
   Measurement m = Finish(batch, context, std::move(seconds), cost);
   m.kv = used;
+  m.experts = decoder_.expert_counts();
+  m.experts.lookups -= experts_before.lookups;
+  m.experts.hits -= experts_before.hits;
+  m.experts.bytes -= experts_before.bytes;
   m.prompts_seconds = prompts_seconds;
   m.steps_seconds = steps_seconds;
   if (options_.breakdown) m.breakdown = MeasureSections(run_step, m.seconds);

@@ -65,7 +65,8 @@ struct Measurement {
   double prompts_seconds = 0, steps_seconds = 0;
   // For a decode measurement, over its timed steps.
   kv::Stats kv;
-  double cpu_seconds = 0;  // per step: all threads of the process, user and system time
+  model::ExpertCounts experts;  // those in host memory
+  double cpu_seconds = 0;       // per step: all threads of the process, user and system time
   Breakdown breakdown;
   uint64_t device_memory = 0;  // in use on a GPU by all processes; 0: on a CPU
 };

@@ -62,8 +62,9 @@ void Subject::Load(const SubjectOptions& options) {
     config.layers = options.layers;
   }
   const model::WeightTypes types(config, load.dtype, load.quantization, nullptr);
-  const auto weights = model::EstimateWeights(config, types, load.weights_on_device,
-                                              device.type() == DeviceType::kCuda);
+  const auto weights =
+      model::EstimateWeights(config, types, {load.weights_on_device, load.experts_on_device},
+                             device.type() == DeviceType::kCuda);
   engine::CheckWeightsFit(name_, weights.device, caps_.device);
   if (weights.host > 0) engine::CheckWeightsFit(name_, weights.host, caps_.host);
   max_context_ = config.max_context;

@@ -14,8 +14,10 @@ double Ratio(const bench::Measurement& m) { return m.seconds / m.floor_seconds; 
 std::string WeightsText(const model::Decoder& decoder) {
   std::string text = FormatBytes(decoder.weight_bytes());
   if (decoder.host_weight_bytes() > 0) {
-    text += fmt::format(" on the device, {} of {} layers in host memory",
-                        FormatBytes(decoder.host_weight_bytes()), decoder.offloaded_layers());
+    text += fmt::format(
+        " on the device, {} of {} in host memory", FormatBytes(decoder.host_weight_bytes()),
+        decoder.offloaded_layers() > 0 ? fmt::format("{} layers", decoder.offloaded_layers())
+                                       : "experts");
   }
   return text;
 }

@@ -64,11 +64,13 @@ Parts Begin(const EngineOptions& options, std::string name) {
   Parts parts;
   parts.name = std::move(name);
   parts.machine = OpenMachine(options.device, options.threads);
-  if (parts.machine.gpu == nullptr && options.weights_on_device < 1) {
+  for (const auto& [name, share] : {std::pair("weights_on_device", options.weights_on_device),
+                                    {"experts_on_device", options.experts_on_device}}) {
+    if (parts.machine.gpu != nullptr || share == 1) continue;
     throw InvalidArgument(
-        "weights_on_device = {}: on the CPU all weights are in the host's memory; leave it out, "
-        "or run on a GPU (device = cuda)",
-        options.weights_on_device);
+        "{} = {}: on the CPU all weights are in the host's memory; leave it out, or run on a GPU "
+        "(device = cuda)",
+        name, share);
   }
   parts.stream = parts.machine.compute().CreateStream();
   if (options.deterministic) MakeBatchInvariant(*parts.stream);
@@ -99,9 +101,9 @@ void CheckWeights(const Parts& parts, const model::ModelConfig& config,
   const model::LoadOptions load = engine::WeightOptions(options);
   const auto checkpoint =
       parts.directory.empty() ? nullptr : std::make_shared<const io::Checkpoint>(parts.directory);
-  const auto weights =
-      model::EstimateWeights(config, {config, load.dtype, load.quantization, checkpoint},
-                             load.weights_on_device, parts.machine.gpu != nullptr);
+  const auto weights = model::EstimateWeights(
+      config, {config, load.dtype, load.quantization, checkpoint},
+      {load.weights_on_device, load.experts_on_device}, parts.machine.gpu != nullptr);
   engine::CheckWeightsFit(parts.name, weights.device, parts.weights_budget(), parts.gpu_budget > 0);
   if (weights.host > 0) engine::CheckWeightsFit(parts.name, weights.host, parts.budget);
 }

@@ -233,6 +233,7 @@ model::LoadOptions WeightOptions(const EngineOptions& options) {
   return {.dtype = dtype,
           .quantization = model::Quantization::Parse(options.quantize),
           .weights_on_device = options.weights_on_device,
+          .experts_on_device = options.experts_on_device,
           .progress = {}};
 }
 

@@ -16,7 +16,10 @@ void CheckWeightsFit(const std::string& model, uint64_t weights, uint64_t total,
   throw CapacityError(
       "the weights of {} take {}, but the {} is {}: raise {}, or use a smaller model", model,
       FormatBytes(weights), of_gpu ? "budget of GPU memory" : "memory budget", FormatBytes(total),
-      of_gpu ? "--device-memory, leave layers on the host (--weights-on-device 50%)" : "--memory");
+      of_gpu ? "--device-memory, leave layers on the host (--weights-on-device 50%), or of a "
+               "mixture of "
+               "experts these (--experts-on-device 50%)"
+             : "--memory");
 }
 
 uint64_t HostCap(uint64_t asked, uint64_t left, uint64_t memory) {
@@ -174,9 +177,10 @@ std::string MemoryPlan::ToString() const {
                       FormatBytes(two ? device_total : total));
   line("weights", weights,
        weights_mapped ? "mapped from the files: the system's page cache holds them"
-       : host_weights > 0
+       : offloaded_layers > 0
            ? fmt::format("including buffers that {} offloaded layers share", offloaded_layers)
-           : "");
+       : host_weights > 0 ? "including copies of the experts used last"
+                          : "");
   line("buffers", buffers,
        prefill_chunk > 0
            ? fmt::format("activations, logits and scratch of a step of {} prompt tokens",
@@ -207,7 +211,9 @@ std::string MemoryPlan::ToString() const {
     text += fmt::format("Host memory {}\n", FormatBytes(host_total));
     if (host_weights > 0) {
       line("weights", host_weights,
-           fmt::format("of {} offloaded layers: copied in every step", offloaded_layers));
+           offloaded_layers > 0
+               ? fmt::format("of {} offloaded layers: copied in every step", offloaded_layers)
+               : "of experts: the GPU reads those that it has no copies of");
     }
     if (kv.host > 0) store();
     unused(host_total, host_weights + kv.host);

@@ -30,6 +30,9 @@ Rows EngineRows() {
       Row("weights_on_device", &O::weights_on_device, Share(),
           "Share of the layers whose weights stay in the GPU's memory; the weights of the others "
           "come from the host in every step"),
+      Row("experts_on_device", &O::experts_on_device, Share(),
+          "Share of each layer's experts that the GPU's memory has copies of; below 100%, all "
+          "experts are in the host's memory, and copies are of those used last"),
       Row("dtype", &O::dtype, Choice({"auto", "bf16", "f32"}, "TYPE"),
           "Arithmetic; auto: the checkpoint's own type, but f32 for f16 on a GPU; bf16, f32: "
           "weights that are not quantized, products and KV cache in this type"),

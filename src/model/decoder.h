@@ -24,8 +24,17 @@ struct LoadOptions {
   // Share of the layers whose matrices stay in a GPU's memory, in [0, 1]. The matrices of the other
   // layers are in pinned host memory and are copied to the GPU in every step. On the CPU: 1.
   double weights_on_device = 1;
+  // The share of each layer's experts of which there are copies in GPU memory; below 1, all of them
+  // are in pinned host memory.
+  double experts_on_device = 1;
   // Called with bytes done and bytes total while weights are read; may throw to cancel.
   std::function<void(int64_t done, int64_t total)> progress;
+};
+
+// Experts that steps used, those of them of which a copy was in GPU memory, and the bytes that were
+// read over the link.
+struct ExpertCounts {
+  uint64_t lookups = 0, hits = 0, bytes = 0;
 };
 
 class Decoder {
@@ -42,6 +51,8 @@ class Decoder {
   virtual uint64_t host_weight_bytes() const { return 0; }
   virtual int64_t offloaded_layers() const { return 0; }
   virtual uint64_t moved_weight_bytes() const { return 0; }
+  // Of experts in host memory; waits for the steps so far.
+  virtual ExpertCounts expert_counts() const { return {}; }
   // Weight bytes that a pass of `rows` tokens reads (embedding table: one row, unless tied;
   // experts: as many as so many rows are sent to on average, if all are equally likely).
   virtual uint64_t weight_bytes_per_step(int64_t rows) const = 0;

@@ -14,13 +14,21 @@
 namespace litecache::model {
 
 uint64_t DecoderBase::weight_bytes() const {
-  const WeightStream* stream = weights_->stream();
-  if (stream == nullptr) return weights_->bytes();
-  return weights_->bytes() - stream->host_bytes() + stream->device_bytes();
+  uint64_t bytes = weights_->bytes();
+  if (const WeightStream* stream = weights_->stream()) {
+    bytes += stream->device_bytes() - stream->host_bytes();
+  }
+  if (const ExpertStore* experts = weights_->experts()) {
+    bytes += experts->device_bytes() - experts->host_bytes();
+  }
+  return bytes;
 }
 
 uint64_t DecoderBase::host_weight_bytes() const {
-  return weights_->stream() == nullptr ? 0 : weights_->stream()->host_bytes();
+  uint64_t bytes = 0;
+  if (weights_->stream() != nullptr) bytes += weights_->stream()->host_bytes();
+  if (weights_->experts() != nullptr) bytes += weights_->experts()->host_bytes();
+  return bytes;
 }
 
 int64_t DecoderBase::offloaded_layers() const {
@@ -32,7 +40,12 @@ int64_t DecoderBase::offloaded_layers() const {
 }
 
 uint64_t DecoderBase::moved_weight_bytes() const {
-  return weights_->stream() == nullptr ? 0 : weights_->stream()->moved_bytes();
+  const uint64_t moved = weights_->stream() == nullptr ? 0 : weights_->stream()->moved_bytes();
+  return moved + expert_counts().bytes;
+}
+
+ExpertCounts DecoderBase::expert_counts() const {
+  return weights_->experts() == nullptr ? ExpertCounts() : weights_->experts()->counts();
 }
 
 uint64_t DecoderBase::weight_bytes_per_step(int64_t rows) const {

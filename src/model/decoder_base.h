@@ -42,6 +42,7 @@ class DecoderBase : public Decoder {
   uint64_t host_weight_bytes() const override;
   int64_t offloaded_layers() const override;
   uint64_t moved_weight_bytes() const override;
+  ExpertCounts expert_counts() const override;
   uint64_t weight_bytes_per_step(int64_t rows) const override;
 
  protected:

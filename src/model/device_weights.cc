@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -23,12 +24,13 @@ constexpr int64_t kPackBytes = int64_t{64} << 20;
 class DeviceWeights final : public WeightStore {
  public:
   DeviceWeights(Device& device, ThreadPool& pool, std::unique_ptr<WeightStore> source,
-                std::unique_ptr<WeightStream> stream, int64_t total,
-                std::function<void(int64_t done, int64_t total)> progress)
+                std::unique_ptr<WeightStream> stream, std::unique_ptr<ExpertStore> experts,
+                int64_t total, std::function<void(int64_t done, int64_t total)> progress)
       : device_(device),
         pool_(pool),
         source_(std::move(source)),
         stream_(std::move(stream)),
+        experts_(std::move(experts)),
         total_(total),
         progress_(std::move(progress)) {}
 
@@ -65,46 +67,17 @@ class DeviceWeights final : public WeightStore {
     return target.view;
   }
 
-  ops::ExpertMatrices Experts(const LayerPlace& place,
-                              const std::function<std::string(int64_t)>& name, int64_t count,
-                              int64_t rows, int64_t cols) override {
-    const MatrixView type = Type(name(0), rows, cols);
-    const auto stride = static_cast<int64_t>(ExpertStride(type));
-    std::byte *device = nullptr, *host = nullptr;
-    if (stream_ == nullptr || !stream_->Offloads(place.layer)) {
-      device = static_cast<std::byte*>(Take(static_cast<size_t>(count * stride)));
-    } else {
-      const auto most = [&](const MatrixView& of) {
-        return static_cast<uint64_t>(count) * ExpertStride(of);
-      };
-      const WeightStream::Matrix target =
-          stream_->Add(place, type, static_cast<size_t>(count * stride),
-                       MostBytes(place, name(0), rows, cols, most));
-      Count(static_cast<uint64_t>(count * stride));
-      device = static_cast<std::byte*>(target.view.data);
-      host = static_cast<std::byte*>(target.host);
+  ops::ExpertLayer Experts(const ExpertRequest& request) override {
+    if (experts_ != nullptr) return HostExperts(request);
+    ops::ExpertLayer layer;
+    for (int part = 0; part < kExpertParts; ++part) {
+      PartOf(layer, part) = DeviceExperts(request, part);
     }
-    std::vector<const void*> table;
-    for (int64_t expert = 0; expert < count; ++expert) {
-      const MatrixView matrix = source_->Matrix(name(expert), rows, cols);
-      CheckSameType(name(expert), OnDevice(matrix), type);
-      const int64_t at = expert * stride;
-      table.push_back(device + at);
-      Convert(matrix, [&](size_t offset, const void* data, size_t bytes) {
-        if (host != nullptr) {
-          std::memcpy(host + at + offset, data, bytes);
-        } else {
-          device_.Upload(device + at + offset, data, bytes);
-        }
-      });
-    }
-    const size_t bytes = table.size() * sizeof(void*);
-    void* const copy = Take(bytes);
-    device_.Upload(copy, table.data(), bytes);
-    return {type, count, static_cast<const void* const*>(copy)};
+    return layer;
   }
 
   WeightStream* stream() const override { return stream_.get(); }
+  ExpertStore* experts() const override { return experts_.get(); }
 
   const float* NormWeight(const std::string& name, int64_t n, float added) override {
     return Copy(source_->NormWeight(name, n, added), n);
@@ -120,6 +93,72 @@ class DeviceWeights final : public WeightStore {
   }
 
  private:
+  // Calls put(expert, offset in bytes, values, bytes) for a part of all experts.
+  template <class Put>
+  void ConvertExperts(const ExpertRequest& request, int part, const MatrixView& type,
+                      const Put& put) {
+    for (int64_t expert = 0; expert < request.count; ++expert) {
+      const std::string name = request.name(part, expert);
+      const MatrixView matrix = source_->Matrix(name, request.Rows(part), request.Cols(part));
+      CheckSameType(name, OnDevice(matrix), type);
+      Convert(matrix, [&](size_t offset, const void* data, size_t bytes) {
+        put(static_cast<size_t>(expert), offset, data, bytes);
+      });
+    }
+  }
+  MatrixView TypeOf(const ExpertRequest& request, int part) const {
+    return Type(request.name(part, 0), request.Rows(part), request.Cols(part));
+  }
+  // A part of all experts, in one piece of the device's memory, or of an offloaded layer's place.
+  ops::ExpertMatrices DeviceExperts(const ExpertRequest& request, int part) {
+    const MatrixView type = TypeOf(request, part);
+    const auto count = static_cast<size_t>(request.count);
+    const size_t stride = ExpertStride(type);
+    std::byte *device = nullptr, *host = nullptr;
+    if (stream_ == nullptr || !stream_->Offloads(request.place.layer)) {
+      device = static_cast<std::byte*>(Take(count * stride));
+    } else {
+      const uint64_t most =
+          MostBytes(request.place, request.name(part, 0), request.Rows(part), request.Cols(part),
+                    [&](const MatrixView& of) { return count * ExpertStride(of); });
+      const WeightStream::Matrix target = stream_->Add(request.place, type, count * stride, most);
+      Count(count * stride);
+      device = static_cast<std::byte*>(target.view.data);
+      host = static_cast<std::byte*>(target.host);
+    }
+    ConvertExperts(request, part, type,
+                   [&](size_t expert, size_t offset, const void* data, size_t bytes) {
+                     const size_t at = expert * stride + offset;
+                     if (host != nullptr) {
+                       std::memcpy(host + at, data, bytes);
+                     } else {
+                       device_.Upload(device + at, data, bytes);
+                     }
+                   });
+    std::vector<const void*> table;
+    for (size_t expert = 0; expert < count; ++expert) table.push_back(device + expert * stride);
+    void* const copy = Take(count * sizeof(void*));
+    device_.Upload(copy, table.data(), count * sizeof(void*));
+    return {type, request.count, static_cast<const void* const*>(copy)};
+  }
+  ops::ExpertLayer HostExperts(const ExpertRequest& request) {
+    const std::array<MatrixView, kExpertParts> types = {TypeOf(request, 0), TypeOf(request, 1),
+                                                        TypeOf(request, 2)};
+    const uint64_t before = experts_->host_bytes();
+    const ExpertStore::Layer layer = experts_->Add(request.count, types);
+    Count(experts_->host_bytes() - before);
+    for (int part = 0; part < kExpertParts; ++part) {
+      const auto index = static_cast<size_t>(part);
+      const size_t stride = ExpertStride(types[index]);
+      ConvertExperts(request, part, types[index],
+                     [&](size_t expert, size_t offset, const void* data, size_t bytes) {
+                       std::memcpy(layer.host[index] + expert * stride + offset, data, bytes);
+                     });
+    }
+    experts_->FillSlots();
+    return layer.experts;
+  }
+
   // The type of a matrix on the device, without data. Products of f16 weights are f32 products
   // (ops/linear/linear.h).
   static MatrixView OnDevice(MatrixView view) {
@@ -203,6 +242,7 @@ class DeviceWeights final : public WeightStore {
   ThreadPool& pool_;  // used only while weights are loaded
   std::unique_ptr<WeightStore> source_;
   std::unique_ptr<WeightStream> stream_;
+  std::unique_ptr<ExpertStore> experts_;
   int64_t total_;
   std::function<void(int64_t, int64_t)> progress_;
   std::vector<Buffer> buffers_;
@@ -214,10 +254,10 @@ class DeviceWeights final : public WeightStore {
 
 std::unique_ptr<WeightStore> UploadWeights(
     Device& device, ThreadPool& pool, std::unique_ptr<WeightStore> source,
-    std::unique_ptr<WeightStream> stream, int64_t total,
+    std::unique_ptr<WeightStream> stream, std::unique_ptr<ExpertStore> experts, int64_t total,
     std::function<void(int64_t done, int64_t total)> progress) {
-  return std::make_unique<DeviceWeights>(device, pool, std::move(source), std::move(stream), total,
-                                         std::move(progress));
+  return std::make_unique<DeviceWeights>(device, pool, std::move(source), std::move(stream),
+                                         std::move(experts), total, std::move(progress));
 }
 
 }  // namespace litecache::model

@@ -9,20 +9,19 @@ namespace litecache::model {
 ExpertBlock TakeExperts(WeightStore& weights, const ExpertConfig& config, int64_t hidden,
                         int64_t layer, const std::string& name) {
   const LayerPlace place{layer, LayerPart::kRest};
-  const auto matrices = [&](const std::string& module, int64_t rows, int64_t cols) {
-    return weights.Experts(
-        place,
-        [&](int64_t expert) {
-          return fmt::format("{}{}.experts.{}.{}.weight", name, config.module, expert, module);
-        },
-        config.count, rows, cols);
-  };
   ExpertBlock block;
   block.router = weights.LayerMatrix(place, fmt::format("{}{}.gate.weight", name, config.module),
                                      config.count, hidden);
-  block.experts = {.gate = matrices(config.gate, config.intermediate, hidden),
-                   .up = matrices(config.up, config.intermediate, hidden),
-                   .down = matrices(config.down, hidden, config.intermediate)};
+  block.experts = weights.Experts(
+      {.place = place,
+       .count = config.count,
+       .hidden = hidden,
+       .intermediate = config.intermediate,
+       .name = [&](int part, int64_t expert) {
+         const std::string* const modules[] = {&config.gate, &config.up, &config.down};
+         return fmt::format("{}{}.experts.{}.{}.weight", name, config.module, expert,
+                            *modules[part]);
+       }});
   return block;
 }
 

@@ -6,6 +6,7 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_device.h"
 #include "model/decoder.h"
+#include "model/expert_store.h"
 #include "model/families.h"
 #include "model/weight_placement.h"
 #include "model/weights.h"
@@ -14,11 +15,18 @@
 namespace litecache::model {
 namespace {
 
+WeightShares SharesOf(const LoadOptions& options) {
+  return {options.weights_on_device, options.experts_on_device};
+}
+bool IsWhole(const LoadOptions& options) {
+  return options.weights_on_device == 1 && options.experts_on_device == 1;
+}
+
 // Fails before minutes of loading rather than after. Returns what the weights take on `device`.
 uint64_t RequireMemory(const Device& device, const ModelConfig& config, const WeightTypes& types,
-                       const std::string& what, double on_device) {
+                       const std::string& what, const WeightShares& shares) {
   const bool gpu = device.type() == DeviceType::kCuda;
-  const uint64_t bytes = EstimateWeights(config, types, on_device, gpu).device;
+  const uint64_t bytes = EstimateWeights(config, types, shares, gpu).device;
   const uint64_t free = device.Info().free_memory;
   if (bytes > free) {
     throw CapacityError("{} of {} parameters take {}, but only {} of memory are available", what,
@@ -41,6 +49,22 @@ std::unique_ptr<WeightStream> MakeStream(Device& device, const ModelConfig& conf
       options.weights_on_device);
 }
 
+// Null if all experts stay on the device.
+std::unique_ptr<ExpertStore> MakeExpertStore(Device& device, const ModelConfig& config,
+                                             const LoadOptions& options) {
+  CheckExperts(config, options.experts_on_device);
+  if (options.experts_on_device == 1) return nullptr;
+  if constexpr (ops::cuda::kAvailable) {
+    if (device.type() == DeviceType::kCuda) {
+      return CreateCudaExpertStore(device, options.experts_on_device);
+    }
+  }
+  throw InvalidArgument(
+      "experts_on_device = {}: on the CPU all weights are in the host's memory; leave it at 100% "
+      "or use a GPU",
+      options.experts_on_device);
+}
+
 }  // namespace
 
 std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path& model,
@@ -51,25 +75,25 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
   const WeightTypes types(config, options.dtype, options.quantization, checkpoint);
   int64_t total = 0;
   if (gpu) {
-    const uint64_t kept =
-        RequireMemory(device, config, types, "weights", options.weights_on_device);
-    total = static_cast<int64_t>(
-        options.weights_on_device == 1 ? kept : EstimateWeights(config, types, 1, gpu).device);
+    const uint64_t kept = RequireMemory(device, config, types, "weights", SharesOf(options));
+    total = static_cast<int64_t>(IsWhole(options) ? kept
+                                                  : EstimateWeights(config, types, {}, gpu).device);
   } else if (options.quantization.format != nullptr ||
              (config.quantization && options.dtype != DType::kF32)) {
-    RequireMemory(device, config, types, "quantized weights", 1);
+    RequireMemory(device, config, types, "quantized weights", {});
   } else if (ConvertsWeights(config, options.dtype)) {
     RequireMemory(device, config, types,
-                  "weights converted to " + std::string(Name(types.Of("", 1, 1).dtype)), 1);
+                  "weights converted to " + std::string(Name(types.Of("", 1, 1).dtype)), {});
   }
   auto stream = MakeStream(device, config, options);
+  auto experts = MakeExpertStore(device, config, options);
   std::unique_ptr<CpuDevice> host;  // until the weights are uploaded
   if (gpu) host = std::make_unique<CpuDevice>();
   auto store = OpenCheckpointWeights(gpu ? *host : device, checkpoint, types, gpu,
                                      gpu ? decltype(options.progress)() : options.progress);
   if (gpu) {
-    store = UploadWeights(device, host->pool(), std::move(store), std::move(stream), total,
-                          options.progress);
+    store = UploadWeights(device, host->pool(), std::move(store), std::move(stream),
+                          std::move(experts), total, options.progress);
   }
   WeightStore& weights = *store;  // owned by the decoder from here on
   config.quantized = types.quantizes();
@@ -83,9 +107,10 @@ std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& shape,
   ModelConfig config = shape;
   const WeightTypes types(config, options.dtype, options.quantization, nullptr);
   config.quantized = types.quantizes();
-  RequireMemory(device, config, types, "random weights", options.weights_on_device);
+  RequireMemory(device, config, types, "random weights", SharesOf(options));
   auto stream = MakeStream(device, config, options);
-  const auto total = static_cast<int64_t>(EstimateWeights(config, types, 1, /*gpu=*/false).device);
+  auto experts = MakeExpertStore(device, config, options);
+  const auto total = static_cast<int64_t>(EstimateWeights(config, types, {}, /*gpu=*/false).device);
   const auto progress = [&](uint64_t done) {
     if (options.progress) options.progress(std::min(static_cast<int64_t>(done), total), total);
   };
@@ -96,7 +121,7 @@ std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& shape,
       PinnedHost pinned(static_cast<CudaDevice&>(device));
       auto store = UploadWeights(device, host.pool(),
                                  MakeRandomWeights(host, types, seed, progress, &pinned),
-                                 std::move(stream), total, {});
+                                 std::move(stream), std::move(experts), total, {});
       WeightStore& weights = *store;
       auto decoder = SpecOf(config.family).build(device, config, std::move(store));
       weights.Finish({});

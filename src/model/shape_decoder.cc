@@ -10,6 +10,7 @@
 #include "device/cpu/cpu_device.h"
 #include "model/families.h"
 #include "model/weight_placement.h"
+#include "ops/experts/expert_slots_cuda.h"
 
 namespace litecache::model {
 namespace {
@@ -17,9 +18,9 @@ namespace {
 // Counts what the decoder of a family takes.
 class ShapeWeights final : public WeightStore {
  public:
-  ShapeWeights(const WeightTypes& types, const WeightPlacement& placement, bool gpu,
+  ShapeWeights(const WeightTypes& types, const WeightPlacement& placement, double experts, bool gpu,
                WeightBytes* counted)
-      : types_(types), placement_(placement), gpu_(gpu), counted_(*counted) {}
+      : types_(types), placement_(placement), experts_(experts), gpu_(gpu), counted_(*counted) {}
   bool Has(const std::string&) const override { return true; }
   MatrixView Type(const std::string& name, int64_t rows, int64_t cols) const override {
     return types_.Of(name, rows, cols);
@@ -35,14 +36,27 @@ class ShapeWeights final : public WeightStore {
     CountAt(place, WeightBytesOf(type, gpu_));
     return type;
   }
-  ops::ExpertMatrices Experts(const LayerPlace& place,
-                              const std::function<std::string(int64_t)>& name, int64_t count,
-                              int64_t rows, int64_t cols) override {
-    const MatrixView type = types_.Of(name(0), rows, cols);
-    const auto experts = static_cast<uint64_t>(count);
-    CountAt(place, experts * (gpu_ ? ExpertStride(type) : WeightBytesOf(type, false)));
-    if (gpu_) counted_.device += experts * sizeof(void*);
-    return {type, count, nullptr};
+  ops::ExpertLayer Experts(const ExpertRequest& request) override {
+    ops::ExpertLayer layer;
+    const auto count = static_cast<uint64_t>(request.count);
+    uint64_t stride = 0;  // of all parts
+    for (int part = 0; part < kExpertParts; ++part) {
+      const MatrixView type =
+          types_.Of(request.name(part, 0), request.Rows(part), request.Cols(part));
+      PartOf(layer, part) = {type, request.count, nullptr};
+      const uint64_t own = gpu_ ? ExpertStride(type) : WeightBytesOf(type, false);
+      stride += own;
+      if (gpu_ && experts_ < 1) continue;
+      CountAt(request.place, count * own);
+      if (gpu_) counted_.device += count * sizeof(void*);
+    }
+    if (gpu_ && experts_ < 1) {
+      counted_.host += count * stride;
+      counted_.device +=
+          ExpertSlotBytes(request.count, ExpertSlotsOf(experts_, request.count), stride);
+      layer.slots = &slots_;
+    }
+    return layer;
   }
   const float* NormWeight(const std::string&, int64_t n, float) override { return Vector(n); }
   const float* Bias(const std::string&, int64_t n) override { return Vector(n); }
@@ -72,8 +86,10 @@ class ShapeWeights final : public WeightStore {
 
   const WeightTypes types_;
   const WeightPlacement placement_;
+  const double experts_;  // the share of the experts that have a slot on the device
   const bool gpu_;
-  WeightBytes& counted_;  // only while the decoder is built
+  const ops::ExpertSlots slots_;  // never used: they tell how products of many rows are made
+  WeightBytes& counted_;          // only while the decoder is built
   // Of the offloaded layer that is being taken: its index, its rank among the offloaded ones, and
   // the number of its matrices so far, of projections and of the rest.
   int64_t layer_ = -1, ordinal_ = -1;
@@ -107,27 +123,30 @@ class ShapeDecoder final : public Decoder {
 
 }  // namespace
 
-WeightBytes EstimateWeights(const ModelConfig& config, const WeightTypes& types, double on_device,
-                            bool gpu) {
+WeightBytes EstimateWeights(const ModelConfig& config, const WeightTypes& types,
+                            const WeightShares& shares, bool gpu) {
   CpuDevice device(1);
   WeightBytes counted;
   SpecOf(config.family)
-      .build(device, config,
-             std::make_unique<ShapeWeights>(types, WeightPlacement::Of(config.layers, on_device),
-                                            gpu, &counted));
+      .build(
+          device, config,
+          std::make_unique<ShapeWeights>(types, WeightPlacement::Of(config.layers, shares.layers),
+                                         shares.experts, gpu, &counted));
   return counted;
 }
 
 std::unique_ptr<Decoder> MakeShapeDecoder(Device& device, const ModelConfig& shape,
                                           const LoadOptions& options, bool gpu) {
   ModelConfig config = shape;
+  CheckExperts(config, options.experts_on_device);
   const WeightTypes types(config, options.dtype, options.quantization, nullptr);
   config.quantized = types.quantizes();
   const auto placement = WeightPlacement::Of(config.layers, options.weights_on_device);
   WeightBytes counted;
-  auto decoder =
-      SpecOf(config.family)
-          .build(device, config, std::make_unique<ShapeWeights>(types, placement, gpu, &counted));
+  auto decoder = SpecOf(config.family)
+                     .build(device, config,
+                            std::make_unique<ShapeWeights>(
+                                types, placement, options.experts_on_device, gpu, &counted));
   return std::make_unique<ShapeDecoder>(std::move(decoder), counted, placement.offloaded);
 }
 

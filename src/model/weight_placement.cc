@@ -29,6 +29,11 @@ int64_t WeightPlacement::LayersAhead() const {
   return ahead;
 }
 
+void CheckExperts(const ModelConfig& config, double experts_on_device) {
+  if (experts_on_device == 1 || config.experts.count > 0) return;
+  throw InvalidArgument("experts_on_device = {}: the model has no experts", experts_on_device);
+}
+
 void CheckLayersAhead(const WeightPlacement& placement, int64_t ahead) {
   if (ahead <= placement.LayersAhead()) return;
   throw Unsupported(

@@ -39,6 +39,9 @@ struct WeightPlacement {
   int64_t LayersAhead() const;
 };
 
+// Throws InvalidArgument if experts_on_device is set for a model without experts.
+void CheckExperts(const ModelConfig& config, double experts_on_device);
+
 // Throws Unsupported, naming the options, if `ahead` exceeds LayersAhead().
 void CheckLayersAhead(const WeightPlacement& placement, int64_t ahead);
 
@@ -46,9 +49,13 @@ struct WeightBytes {
   uint64_t device = 0;
   uint64_t host = 0;
 };
+// What stays on the device: a share of the layers, and of the experts of each layer.
+struct WeightShares {
+  double layers = 1, experts = 1;
+};
 // For a model whose matrices have these types. Embeddings, logits, norms and biases stay on the
 // device, beside the places of offloaded layers. gpu: as a GPU holds them.
-WeightBytes EstimateWeights(const ModelConfig& config, const WeightTypes& types, double on_device,
-                            bool gpu);
+WeightBytes EstimateWeights(const ModelConfig& config, const WeightTypes& types,
+                            const WeightShares& shares, bool gpu);
 
 }  // namespace litecache::model

@@ -15,29 +15,27 @@ const void** WeightStore::NewTable(int64_t n) {
   return tables_.back().get();
 }
 
-ops::ExpertMatrices WeightStore::Experts(const LayerPlace& place,
-                                         const std::function<std::string(int64_t)>& name,
-                                         int64_t count, int64_t rows, int64_t cols) {
-  const void** const table = NewTable(count);
-  ops::ExpertMatrices experts{.type = {}, .count = count, .data = table};
-  for (int64_t expert = 0; expert < count; ++expert) {
-    MatrixView view = LayerMatrix(place, name(expert), rows, cols);
-    table[expert] = view.data;
-    view.data = nullptr;
-    if (expert == 0) experts.type = view;
-    CheckSameType(name(expert), view, experts.type);
+ops::ExpertLayer WeightStore::Experts(const ExpertRequest& request) {
+  ops::ExpertLayer layer;
+  for (int part = 0; part < kExpertParts; ++part) {
+    const void** const table = NewTable(request.count);
+    ops::ExpertMatrices& experts = PartOf(layer, part);
+    experts = {.type = {}, .count = request.count, .data = table};
+    for (int64_t expert = 0; expert < request.count; ++expert) {
+      const std::string name = request.name(part, expert);
+      MatrixView view = LayerMatrix(request.place, name, request.Rows(part), request.Cols(part));
+      table[expert] = view.data;
+      view.data = nullptr;
+      if (expert == 0) experts.type = view;
+      CheckSameType(name, view, experts.type);
+    }
   }
-  return experts;
+  return layer;
 }
 
 void CheckSameType(const std::string& name, const MatrixView& type, const MatrixView& first) {
   if (type.dtype == first.dtype && type.format == first.format) return;
   throw Unsupported("tensor '{}' is of another type than the layer's first expert's", name);
-}
-
-uint64_t ExpertStride(const MatrixView& type) {
-  constexpr uint64_t kAlignment = 256;
-  return (WeightBytesOf(type, /*gpu=*/true) + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 }  // namespace litecache::model

@@ -11,11 +11,27 @@
 #include "base/thread_pool.h"
 #include "device/device.h"
 #include "model/decoder.h"
+#include "model/expert_store.h"
 #include "model/weight_stream.h"
 #include "model/weight_types.h"
 #include "ops/experts/experts.h"
 
 namespace litecache::model {
+
+// The experts of a layer: gate, up and down are parts 0, 1 and 2.
+inline constexpr int kExpertParts = 3;
+struct ExpertRequest {
+  LayerPlace place;
+  int64_t count, hidden, intermediate;
+  std::function<std::string(int part, int64_t expert)> name;  // of a matrix
+
+  int64_t Rows(int part) const { return part == 2 ? hidden : intermediate; }
+  int64_t Cols(int part) const { return part == 2 ? intermediate : hidden; }
+};
+// The matrices of a part of `layer`.
+inline ops::ExpertMatrices& PartOf(ops::ExpertLayer& layer, int part) {
+  return part == 0 ? layer.gate : part == 1 ? layer.up : layer.down;
+}
 
 // Returns tensors by name and owns their memory as long as the decoder exists.
 class WeightStore {
@@ -34,13 +50,12 @@ class WeightStore {
                                  int64_t cols) {
     return Matrix(name, rows, cols);
   }
-  // The matrices [rows, cols] of all experts of a layer, which are of one type; name(expert):
-  // theirs.
-  virtual ops::ExpertMatrices Experts(const LayerPlace& place,
-                                      const std::function<std::string(int64_t expert)>& name,
-                                      int64_t count, int64_t rows, int64_t cols);
+  // The matrices of a layer's experts; those of one part are of one type.
+  virtual ops::ExpertLayer Experts(const ExpertRequest& request);
   // Null if no matrices stay in host memory.
   virtual WeightStream* stream() const { return nullptr; }
+  // Null if no experts stay in host memory.
+  virtual ExpertStore* experts() const { return nullptr; }
   // A [n] vector widened to f32: norm weights and biases, a thousandth of a model's bytes. added:
   // to every element in the file.
   virtual const float* NormWeight(const std::string& name, int64_t n, float added) = 0;
@@ -66,9 +81,6 @@ class WeightStore {
 // Throws Unsupported, naming the tensor, if an expert's matrix is not of the first one's type.
 void CheckSameType(const std::string& name, const MatrixView& type, const MatrixView& first);
 
-// Bytes from one expert's matrix to the next in a GPU's memory; type: as on the GPU.
-uint64_t ExpertStride(const MatrixView& type);
-
 // Tensors of a model's files, of the types that `types` says: matrices of that type in the files
 // stay in the mapped files, the others are converted in memory of `device`. passing: a matrix is
 // only valid until the next is requested. progress: of conversion, in bytes of the files.
@@ -77,11 +89,12 @@ std::unique_ptr<WeightStore> OpenCheckpointWeights(
     bool passing, std::function<void(int64_t done, int64_t total)> progress);
 
 // Another store's tensors in the memory of `device`, uploaded when requested; f16 matrices become
-// f32, and quantized ones are packed by the threads of `pool`. stream: keeps its layers' matrices
-// instead; null: all are on the device. total: total bytes, for progress.
+// f32, and quantized ones are packed by the threads of `pool`. stream and experts: keep the
+// matrices of their layers and all experts instead; null: all are on the device. total: total
+// bytes, for progress.
 std::unique_ptr<WeightStore> UploadWeights(
     Device& device, ThreadPool& pool, std::unique_ptr<WeightStore> source,
-    std::unique_ptr<WeightStream> stream, int64_t total,
+    std::unique_ptr<WeightStream> stream, std::unique_ptr<ExpertStore> experts, int64_t total,
     std::function<void(int64_t done, int64_t total)> progress);
 
 // Matrices and biases from normal(0, 0.02), norm weights 1; every tensor is a function of seed and

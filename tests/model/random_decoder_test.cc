@@ -87,6 +87,8 @@ TEST_P(QuantizedWeightsTest, GiveTheLogitsOfTheirValues) {
   config.hidden = config.embedding_dim = 256;
   config.head_dim = 64;
   config.intermediate = 512;
+  // Where rounding exchanges a row's experts, the error is that of another expert.
+  const double bound = config.experts.count > 0 ? 0.1 : 0.03;
   CpuDevice cpu(2);
   for (const char* types :
        {"q8_0", "q4_k,v_proj=q6_k,down_proj=q6_k", "q4_0,k_proj=none", "q5_k"}) {
@@ -104,7 +106,7 @@ TEST_P(QuantizedWeightsTest, GiveTheLogitsOfTheirValues) {
         return runner.Prefill(runner.Create(), prompt, chunk, std::vector<int32_t>{0, 24, 49});
       };
       const double error = RelativeError(logits(device(), *here), logits(cpu, *there));
-      EXPECT_LT(error, 0.03) << chunk;
+      EXPECT_LT(error, bound) << chunk;
       EXPECT_GT(error, 0) << "computed in f32";
     }
   }

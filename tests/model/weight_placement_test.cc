@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "expect_error.h"
+#include "model/expert_store.h"
 #include "ops/linear/quantized/packed_blocks.h"
 
 namespace litecache::model {
@@ -71,18 +72,35 @@ TEST(WeightPlacementTest, EstimatesWhatEachMemoryHolds) {
   const ModelConfig config = ModelConfig::FromShapeName("opt-6.7b");
   const WeightTypes bf16(config, std::nullopt, {}, nullptr);
   const auto all = static_cast<uint64_t>(config.parameters()) * 2 + Widened(config);
-  const WeightBytes resident = EstimateWeights(config, bf16, 1, /*gpu=*/true);
+  const WeightBytes resident = EstimateWeights(config, bf16, {}, /*gpu=*/true);
   EXPECT_EQ(resident.device, all);
   EXPECT_EQ(resident.host, 0u);
   // A layer has 4 h x h and 2 h x 4h; there are places for four layers' projections (3 h x h) and
   // two layers' rest (9 h x h).
   const uint64_t square = uint64_t{4096} * 4096 * 2;
-  const WeightBytes half = EstimateWeights(config, bf16, 0.5, true);
+  const WeightBytes half = EstimateWeights(config, bf16, {.layers = 0.5}, true);
   EXPECT_EQ(half.host, 16 * 12 * square);
   EXPECT_EQ(half.device, all - half.host + (4 * 3 + 2 * 9) * square);
-  const WeightBytes none = EstimateWeights(config, {config, DType::kF32, {}, nullptr}, 0, true);
+  const WeightBytes none =
+      EstimateWeights(config, {config, DType::kF32, {}, nullptr}, {.layers = 0}, true);
   EXPECT_EQ(none.host, 2 * 32 * 12 * square);
-  EXPECT_EQ(EstimateWeights(config, bf16, 31.0 / 32, true).device, all) << "a place of its own";
+  EXPECT_EQ(EstimateWeights(config, bf16, {.layers = 31.0 / 32}, true).device, all)
+      << "a place of its own";
+}
+
+TEST(WeightPlacementTest, ExpertsInHostMemoryHaveSlots) {
+  const ModelConfig config = ModelConfig::FromShapeName("qwen3-30b-a3b");
+  const WeightTypes bf16(config, std::nullopt, {}, nullptr);
+  const WeightBytes whole = EstimateWeights(config, bf16, {}, /*gpu=*/true);
+  const WeightBytes half = EstimateWeights(config, bf16, {.experts = 0.5}, /*gpu=*/true);
+  const uint64_t expert = uint64_t{3} * 768 * 2048 * 2, layers = 48;
+  EXPECT_EQ(half.host, layers * 128 * expert);
+  EXPECT_EQ(half.device + half.host,
+            whole.device + layers * (ExpertSlotBytes(128, 64, expert) - 128 * 3 * sizeof(void*)));
+  EXPECT_GE(ExpertSlotBytes(128, 64, expert), 64 * expert);
+  EXPECT_LT(ExpertSlotBytes(128, 64, expert), 64 * expert + (64 << 10));
+  // On a CPU they are where they are.
+  EXPECT_EQ(EstimateWeights(config, bf16, {.experts = 0.5}, false).host, 0u);
 }
 
 TEST(WeightPlacementTest, PlacesHoldTheLargestOfTheLayers) {
@@ -94,7 +112,7 @@ TEST(WeightPlacementTest, PlacesHoldTheLargestOfTheLayers) {
   const uint64_t projections = blocks("Q4_K", 4096, 4096) + 2 * blocks("Q4_K", 1024, 4096);
   const uint64_t rest =
       blocks("Q4_K", 4096, 4096) + 2 * blocks("Q4_K", 14336, 4096) + blocks("Q6_K", 4096, 14336);
-  const WeightBytes half = EstimateWeights(config, q4, 0.5, true);
+  const WeightBytes half = EstimateWeights(config, q4, {.layers = 0.5}, true);
   EXPECT_EQ(half.host, 16 * (projections + rest));
   const uint64_t tables = 2 * blocks("Q6_K", 128256, 4096);
   const uint64_t norms = 65 * 4096 * sizeof(float);

@@ -272,8 +272,10 @@ class InspectCommand final : public Command {
       }
       if (parts->gpu_budget == 0) parts->gpu_budget = most(found.devices.front().free_memory);
     }
-    if (options.weights_on_device < 1 && parts->gpu_budget == 0) {
-      throw UsageError("--weights-on-device requires --device cuda");
+    if (parts->gpu_budget == 0 &&
+        (options.weights_on_device < 1 || options.experts_on_device < 1)) {
+      throw UsageError("--{}-on-device requires --device cuda",
+                       options.weights_on_device < 1 ? "weights" : "experts");
     }
   }
 
@@ -315,10 +317,13 @@ class InspectCommand final : public Command {
     report.text = shape_ + "\n" + ConfigText(config);
     report.json = ConfigJson(config);
     if (!options.quantize.empty()) {
+      // Wherever they are: layers and experts in host memory have copies on the device.
+      model::LoadOptions all = engine::WeightOptions(options);
+      all.weights_on_device = all.experts_on_device = 1;
+      const auto whole =
+          model::MakeShapeDecoder(parts.machine.compute(), config, all, parts.gpu_budget > 0);
       const double bits =
-          8 *
-          static_cast<double>(parts.decoder->weight_bytes() + parts.decoder->host_weight_bytes()) /
-          static_cast<double>(config.parameters());
+          8 * static_cast<double>(whole->weight_bytes()) / static_cast<double>(config.parameters());
       report.text +=
           fmt::format("  {:<14}{}: {:.2f} bits per weight\n", "quantized", options.quantize, bits);
       report.json["quantize"] = options.quantize;

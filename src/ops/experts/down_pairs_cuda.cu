@@ -2,6 +2,7 @@
 // of all the row's pairs, so that the sum over them needs neither another kernel nor atomics.
 #include "ops/common/overlap.cuh"
 #include "ops/common/vectors.cuh"
+#include "ops/experts/expert_address.cuh"
 #include "ops/experts/row_products.cuh"
 #include "ops/experts/row_products_cuda.h"
 
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   __shared__ float weights[kMostActiveExperts];
   for (int i = static_cast<int>(threadIdx.x); i < a.active; i += kWarps * 32) {
     const int32_t expert = __ldcg(a.experts + row * a.active + i);
-    matrices[i] = static_cast<const __nv_bfloat16*>(a.data[expert]);
+    matrices[i] = static_cast<const __nv_bfloat16*>(AddressOf(a.data, expert));
     weights[i] = __ldcg(a.weights + row * a.active + i);
   }
   __syncthreads();

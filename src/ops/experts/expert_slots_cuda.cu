@@ -27,6 +27,12 @@ __device__ inline int32_t RankOf(bool counts, int32_t* sums) {
   return sums[warp] + __popc(ballot & ((1u << lane) - 1));
 }
 
+__device__ inline uint64_t BytesOf(const ExpertSlots& slots) {
+  uint64_t bytes = 0;
+  for (const ExpertSlots::Part& part : slots.parts) bytes += static_cast<uint64_t>(part.bytes);
+  return bytes;
+}
+
 // One block: thread i is expert i, and slot i.
 __global__ void __launch_bounds__(kThreads)
     ChooseSlotsKernel(const int32_t* experts, int32_t pairs,
@@ -81,9 +87,7 @@ __global__ void __launch_bounds__(kThreads)
     state.moves = moves;
     state.lookups += static_cast<uint64_t>(misses + hits);
     state.hits += static_cast<uint64_t>(hits);
-    uint64_t bytes = 0;
-    for (const ExpertSlots::Part& part : slots.parts) bytes += static_cast<uint64_t>(part.bytes);
-    state.bytes += static_cast<uint64_t>(misses) * bytes;
+    state.bytes += static_cast<uint64_t>(misses) * BytesOf(slots);
   }
 }
 
@@ -121,7 +125,23 @@ __global__ void __launch_bounds__(kMoveThreads)
   }
 }
 
+// One block: thread i is expert i.
+__global__ void __launch_bounds__(kThreads)
+    CountReadKernel(const __grid_constant__ ExpertSlots slots) {
+  WaitForKernelBefore();
+  LetNextKernelStart();
+  ExpertSlotState& state = *slots.state;
+  const auto i = static_cast<int32_t>(threadIdx.x);
+  const int missing =
+      __syncthreads_count(i < static_cast<int32_t>(slots.experts) && state.slot_of[i] < 0 ? 1 : 0);
+  if (i == 0) state.bytes += static_cast<uint64_t>(missing) * BytesOf(slots);
+}
+
 }  // namespace
+
+void CountExpertsRead(CudaStream& stream, const ExpertSlots& slots) {
+  LaunchOverlapping(stream, CountReadKernel, 1, kThreads, 0, slots);
+}
 
 void AdmitExperts(CudaStream& stream, const Routing& routing, const ExpertSlots& slots) {
   LC_CHECK(slots.experts >= 1 && slots.experts <= kMostExperts && slots.slots >= 0 &&

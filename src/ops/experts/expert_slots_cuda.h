@@ -54,5 +54,8 @@ namespace litecache::ops::cuda {
 // writes where every expert is. More experts than slots stay in host memory, where products read
 // them. Two launches.
 void AdmitExperts(CudaStream& stream, const Routing& routing, const ExpertSlots& slots);
+// Instead, where products of many rows read all experts, wherever they are: counts the bytes of
+// those in no slot.
+void CountExpertsRead(CudaStream& stream, const ExpertSlots& slots);
 
 }  // namespace litecache::ops::cuda

@@ -38,9 +38,14 @@ struct ExpertMatrices {
   const void* const* data = nullptr;
 };
 
+struct ExpertSlots;  // expert_slots_cuda.h
+
 struct ExpertLayer {
   ExpertMatrices gate, up;  // [intermediate, hidden]
   ExpertMatrices down;      // [hidden, intermediate]
+  // On a GPU, if the matrices are in host memory: where copies of some of them are, of which the
+  // operation keeps those used last. Null: all are in the GPU's memory.
+  const ExpertSlots* slots = nullptr;
 };
 
 // Bytes of scratch that Experts() uses for `rows` rows.

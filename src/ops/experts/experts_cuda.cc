@@ -8,6 +8,7 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/experts/combine_experts_cuda.h"
 #include "ops/experts/expert_lists_cuda.h"
+#include "ops/experts/expert_slots_cuda.h"
 #include "ops/experts/grouped_gemm_cuda.h"
 #include "ops/experts/plain_experts_cuda.h"
 #include "ops/experts/quantized_experts_cuda.h"
@@ -23,7 +24,7 @@ enum class Way {
   kGrouped,         // grouped_gemm_cuda.h
   kQuantizedPairs,  // quantized_experts_cuda.h, without lists
   kQuantizedTiles,  // the same with lists
-  kUnpacked,        // the same, by the grouped GEMM
+  kUnpacked,        // the same, by the grouped GEMM; bf16 weights in host memory, too
 };
 
 // On a batch-invariant stream, up to this many rows have the same bits whatever the other rows.
@@ -52,7 +53,7 @@ bool HasChunks(const MatrixView& m) {
 
 // x: what enters a product; matrices have no data of their own.
 Way NumbersWay(const CudaStream& stream, const Side& side, const MatrixView& x, int64_t rows,
-               int64_t active) {
+               int64_t active, bool on_host) {
   const MatrixView& type = side.first->type;
   bool chunks = type.dtype == DType::kBF16 && HasChunks(x) && type.rows % 8 == 0;
   for (const ExpertMatrices* matrices : {side.first, side.second}) {
@@ -63,13 +64,16 @@ Way NumbersWay(const CudaStream& stream, const Side& side, const MatrixView& x, 
   if (rows <= kInvariantRows || rows * active <= kMostTilePairs * side.first->count) {
     return Way::kTiles;
   }
-  return Way::kGrouped;
+  // Tiles of an expert would each read its weights over the link.
+  return on_host ? Way::kUnpacked : Way::kGrouped;
 }
 
 Way WayOf(const CudaStream& stream, const Side& side, const MatrixView& x, int64_t rows,
-          int64_t active) {
+          int64_t active, bool on_host) {
   if (side.second != nullptr) LC_CHECK(IsBlocks(*side.first) == IsBlocks(*side.second));
-  if (!IsBlocks(*side.first)) return NumbersWay(stream, side, x, rows, active);
+  if (!IsBlocks(*side.first)) {
+    return NumbersWay(stream, side, x, rows, active, on_host);
+  }
   switch (WayOfQuantizedExperts(rows, active, side.first->count)) {
     case QuantizedExpertsWay::kPairs:
       return Way::kQuantizedPairs;
@@ -113,7 +117,7 @@ class Sections {
     if (dtype != DType::kBF16) return;
     output = Take(dtype, pairs, layer.gate.type.cols);
     for (void*& memory : lists) memory = Take(ExpertListBytes(pairs, experts, kLeastTileRows));
-    if (IsBlocks(layer.gate) || IsBlocks(layer.up) || IsBlocks(layer.down)) {
+    if (layer.slots != nullptr || IsBlocks(layer.gate) || IsBlocks(layer.down)) {
       unpacked = Take(UnpackedExpertsBytes(layer));
     }
   }
@@ -211,11 +215,15 @@ void Experts(Stream& stream, const MatrixView& x, const Routing& routing, const 
   const Sections sections(layer, routing.rows, routing.active, scratch);
   const int64_t pairs = routing.rows * routing.active, experts = layer.gate.count;
   const auto plan_of = [&](const Side& side, const MatrixView& input) {
-    const Way way = WayOf(cuda, side, input, routing.rows, routing.active);
+    const Way way = WayOf(cuda, side, input, routing.rows, routing.active, layer.slots != nullptr);
     return Plan{.way = way, .tile_rows = TileRowsOf(way, pairs, experts), .lists = {}};
   };
   Plan gated = plan_of({&layer.gate, &layer.up}, x);
   Plan down = plan_of({&layer.down, nullptr}, sections.h);
+  const bool unpacks = gated.way == Way::kUnpacked || down.way == Way::kUnpacked;
+  if (layer.slots != nullptr) {
+    unpacks ? CountExpertsRead(cuda, *layer.slots) : AdmitExperts(cuda, routing, *layer.slots);
+  }
   // Both before the first product: kernels of down read the lists before they wait for the kernel
   // before them, which must not be the one that writes them.
   const auto list = [&](Plan& plan, void* memory) {

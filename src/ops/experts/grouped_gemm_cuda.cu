@@ -2,11 +2,18 @@
 // of gate and 64 of up. Four warps have 64 x 64 results each (32 x 64 of a tile of 64 rows): with
 // larger parts, the tensor cores wait less for operands from shared memory. Of two or three blocks
 // on an SM, some multiply while others fill their ring of stages or write results.
+//
+// GPUs of compute capability 9.0 have faster instructions, for which there is a kernel of its own
+// (hopper/grouped_gemm.cu).
+#include <cstdlib>
+#include <string_view>
+
 #include "base/error.h"
 #include "ops/common/overlap.cuh"
 #include "ops/common/shared_memory.cuh"
 #include "ops/common/vectors.cuh"
 #include "ops/experts/grouped_gemm_parts.cuh"
+#include "ops/experts/hopper/grouped_gemm.h"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -153,6 +160,31 @@ void Launch(CudaStream& stream, GroupedArguments& a) {
                     kBytes, a);
 }
 
+#ifdef LITECACHE_HOPPER_KERNELS
+// LITECACHE_WGMMA=0 selects the kernel of all GPUs.
+bool UseHopperKernel() {
+  const char* variable = std::getenv("LITECACHE_WGMMA");
+  if (variable != nullptr && std::string_view(variable) == "0") return false;
+  static const bool on_hopper = [] {
+    int device = 0, major = 0, minor = 0;
+    LC_CUDA(cudaGetDevice(&device));
+    LC_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+    LC_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+    return major == 9 && minor == 0;
+  }();
+  return on_hopper;
+}
+#endif
+
+void Multiply(CudaStream& stream, GroupedArguments& a, int64_t tile_rows, bool gated) {
+#ifdef LITECACHE_HOPPER_KERNELS
+  if (UseHopperKernel()) return HopperGroupedGemm(stream, a, tile_rows, gated);
+#endif
+  const auto launch = tile_rows == 128 ? (gated ? Launch<128, true> : Launch<128, false>)
+                                       : (gated ? Launch<64, true> : Launch<64, false>);
+  launch(stream, a);
+}
+
 GroupedArguments MakeArguments(const MatrixView& x, const ExpertLists& lists, int64_t tile_rows,
                                const GroupedWeights& weight, const MatrixView& y) {
   LC_CHECK(x.dtype == DType::kBF16 && y.dtype == DType::kBF16 && Aligned(x, kChunk) &&
@@ -197,13 +229,13 @@ void GroupedGatedGemm(CudaStream& stream, const MatrixView& x, int64_t active,
   a.weights[1] = up;
   a.divisor = static_cast<int32_t>(active);
   a.function = function;
-  tile_rows == 128 ? Launch<128, true>(stream, a) : Launch<64, true>(stream, a);
+  Multiply(stream, a, tile_rows, true);
 }
 
 void GroupedGemm(CudaStream& stream, const MatrixView& x, const ExpertLists& lists,
                  int64_t tile_rows, const GroupedWeights& weight, const MatrixView& y) {
   GroupedArguments a = MakeArguments(x, lists, tile_rows, weight, y);
-  tile_rows == 128 ? Launch<128, false>(stream, a) : Launch<64, false>(stream, a);
+  Multiply(stream, a, tile_rows, false);
 }
 
 }  // namespace litecache::ops::cuda

@@ -1,5 +1,5 @@
 // Parts of grouped_gemm_cuda.cu: a block's tile, how it gets into shared memory and how results
-// leave.
+// leave. hopper/grouped_gemm.cu has its own way into shared memory.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -8,6 +8,7 @@
 
 #include "ops/common/gate_function.h"
 #include "ops/common/tensor_core.cuh"
+#include "ops/experts/expert_address.cuh"
 #include "ops/experts/expert_lists_cuda.h"
 #include "ops/experts/grouped_gemm_cuda.h"
 
@@ -38,7 +39,9 @@ struct GroupedArguments {
 };
 
 __device__ inline const __nv_bfloat16* MatrixOf(const GroupedWeights& weights, int32_t expert) {
-  if (weights.data != nullptr) return static_cast<const __nv_bfloat16*>(weights.data[expert]);
+  if (weights.data != nullptr) {
+    return static_cast<const __nv_bfloat16*>(AddressOf(weights.data, expert));
+  }
   return static_cast<const __nv_bfloat16*>(weights.base) +
          (expert - weights.begin) * weights.expert_stride;
 }

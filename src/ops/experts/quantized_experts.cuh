@@ -18,6 +18,7 @@
 #include "ops/common/overlap.cuh"
 #include "ops/common/shared_memory.cuh"
 #include "ops/common/vectors.cuh"
+#include "ops/experts/expert_address.cuh"
 #include "ops/experts/quantized_experts_parts.cuh"
 
 namespace litecache::ops::cuda::quantized {
@@ -167,7 +168,7 @@ __device__ void FindBases(const ExpertArguments& a, const ExpertShare& share, ui
        i += static_cast<int32_t>(blockDim.x)) {
     const int32_t unit = share.first + i / share.tiles_of_unit;
     const void* const* const weights = a.weights[i % share.tiles_of_unit];
-    const void* const weight = weights[ExpertOf(a, unit / a.units)];
+    const void* const weight = AddressOf(weights, ExpertOf(a, unit / a.units));
     bases[i] = reinterpret_cast<uint64_t>(weight) +
                static_cast<uint64_t>(unit % a.units) *
                    static_cast<uint64_t>(a.product.chunks * Shape::kBytes);

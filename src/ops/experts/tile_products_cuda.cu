@@ -3,6 +3,7 @@
 // tiles: tiles of one expert find each other's weights in the L2 cache.
 #include "ops/common/overlap.cuh"
 #include "ops/common/vectors.cuh"
+#include "ops/experts/expert_address.cuh"
 #include "ops/experts/row_products.cuh"
 #include "ops/experts/row_products_cuda.h"
 
@@ -78,7 +79,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   const __nv_bfloat16* w[kParts];
 #pragma unroll
   for (int m = 0; m < kMatrices; ++m) {
-    const auto* const matrix = static_cast<const __nv_bfloat16*>(a.matrices[m].data[tile.expert]);
+    const auto* const matrix =
+        static_cast<const __nv_bfloat16*>(AddressOf(a.matrices[m].data, tile.expert));
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
       // Beyond the last output its row is read again and the result is dropped.

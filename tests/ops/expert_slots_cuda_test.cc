@@ -1,0 +1,148 @@
+#include "ops/experts/expert_slots_cuda.h"
+
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "ops/gpu_testing_cuda.h"
+#include "test_seed.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+// What the kernels should do, written with lists: the slots with the experts that were used last.
+class Oracle {
+ public:
+  Oracle(int64_t experts, int64_t slots)
+      : where_(static_cast<size_t>(experts), -1), slots_(static_cast<size_t>(slots)) {}
+
+  void Step(const std::set<int32_t>& used) {
+    ++step_;
+    std::vector<int32_t> missing;
+    for (const int32_t expert : used) {
+      const int32_t slot = where_[static_cast<size_t>(expert)];
+      if (slot < 0) {
+        missing.push_back(expert);
+      } else {
+        slots_[static_cast<size_t>(slot)].used = step_;
+        ++hits;
+      }
+      ++lookups;
+    }
+    misses += missing.size();
+    for (const int32_t expert : missing) {
+      int32_t oldest = -1;
+      for (int32_t i = 0; i < static_cast<int32_t>(slots_.size()); ++i) {
+        if (slots_[static_cast<size_t>(i)].used == step_) continue;
+        if (oldest < 0 ||
+            slots_[static_cast<size_t>(i)].used < slots_[static_cast<size_t>(oldest)].used) {
+          oldest = i;
+        }
+      }
+      if (oldest < 0) return;
+      Slot& slot = slots_[static_cast<size_t>(oldest)];
+      if (slot.expert >= 0) where_[static_cast<size_t>(slot.expert)] = -1;
+      slot = {expert, step_};
+      where_[static_cast<size_t>(expert)] = oldest;
+    }
+  }
+  int32_t SlotOf(size_t expert) const { return where_[expert]; }
+
+  uint64_t lookups = 0, hits = 0, misses = 0;
+
+ private:
+  struct Slot {
+    int32_t expert = -1;
+    uint32_t used = 0;
+  };
+  std::vector<int32_t> where_;  // of experts: their slot, or -1
+  std::vector<Slot> slots_;
+  uint32_t step_ = 0;
+};
+
+class ExpertSlotsTest : public GpuTest {
+ protected:
+  // A life of a layer's slots.
+  void Run(int64_t experts, int64_t slots, int64_t active, int64_t most_rows) {
+    SCOPED_TRACE(::testing::Message()
+                 << slots << " slots for " << experts << " experts, " << active << " a row");
+    auto random = testing::TestRandom();
+    PinnedHost pinned(*gpu_);
+    ExpertSlotState fresh = {};
+    std::ranges::fill(fresh.slot_of, -1);
+    std::ranges::fill(fresh.expert_in, -1);
+    ExpertSlots layer{.parts = {},
+                      .experts = experts,
+                      .slots = slots,
+                      .state = DeviceMemory::Upload(std::vector{fresh})};
+    std::vector<Buffer> memory;
+    const int64_t sizes[] = {48, 70000, 4096};
+    for (int part = 0; part < kExpertParts; ++part) {
+      ExpertSlots::Part& p = layer.parts[part];
+      p.bytes = sizes[part];
+      p.stride = (p.bytes + 255) / 256 * 256;
+      memory.push_back(pinned.Allocate(static_cast<size_t>(experts * p.stride)));
+      auto* const host = memory.back().as<std::byte>();
+      std::vector<const void*> table;
+      for (int64_t e = 0; e < experts; ++e) {
+        for (int64_t i = 0; i < p.stride; ++i) host[e * p.stride + i] = Value(part, e, i);
+        table.push_back(host + e * p.stride);
+      }
+      p.host = DeviceMemory::Upload(table);
+      p.data = DeviceMemory::Upload(table);
+      p.slots = Poisoned<std::byte>(static_cast<size_t>(std::max<int64_t>(slots, 1) * p.stride));
+    }
+    Oracle oracle(experts, slots);
+    for (int step = 0; step < 40; ++step) {
+      const auto rows = static_cast<int64_t>(random() % static_cast<uint64_t>(most_rows)) + 1;
+      std::vector<int32_t> routed;
+      std::vector<int32_t> order(static_cast<size_t>(experts));
+      for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+      for (int64_t row = 0; row < rows; ++row) {
+        std::ranges::shuffle(order, random);
+        routed.insert(routed.end(), order.begin(), order.begin() + active);
+      }
+      const Routing routing{
+          .experts = DeviceMemory::Upload(routed), .rows = rows, .active = active};
+      AdmitExperts(AsCuda(*stream_), routing, layer);
+      oracle.Step({routed.begin(), routed.end()});
+      const ExpertSlotState state = Download(layer.state, 1)[0];
+      EXPECT_EQ(state.lookups, oracle.lookups);
+      EXPECT_EQ(state.hits, oracle.hits);
+      EXPECT_EQ(state.bytes, oracle.misses * (48 + 70000 + 4096));
+      for (int part = 0; part < kExpertParts; ++part) {
+        const ExpertSlots::Part& p = layer.parts[part];
+        const auto at = Download(p.data, static_cast<size_t>(experts));
+        const auto host = Download(p.host, static_cast<size_t>(experts));
+        for (size_t e = 0; e < at.size(); ++e) {
+          const int32_t slot = oracle.SlotOf(e);
+          ASSERT_EQ(at[e], slot < 0 ? host[e] : p.slots + slot * p.stride) << "expert " << e;
+          if (slot < 0) continue;
+          const auto bytes = Download(p.slots + slot * p.stride, static_cast<size_t>(p.bytes));
+          for (int64_t i = 0; i < p.bytes; ++i) {
+            ASSERT_EQ(bytes[static_cast<size_t>(i)], Value(part, static_cast<int64_t>(e), i))
+                << "expert " << e << ", part " << part << ", byte " << i;
+          }
+        }
+      }
+    }
+    stream_->Synchronize();
+    buffers_.clear();
+  }
+
+ private:
+  static std::byte Value(int part, int64_t expert, int64_t i) {
+    return static_cast<std::byte>(part * 83 + expert * 7 + i % 251 + i / 4096);
+  }
+};
+
+TEST_F(ExpertSlotsTest, HaveTheExpertsUsedLast) {
+  Run(20, 6, 3, 1);
+  Run(9, 4, 2, 5);  // more experts than slots in a step
+  Run(128, 50, 8, 2);
+  Run(5, 5, 2, 2);
+  Run(7, 0, 2, 1);
+}
+
+}  // namespace
+}  // namespace litecache::ops::cuda
