@@ -51,8 +51,8 @@ struct EngineOptions {
   // in pinned host memory and are transferred in every step while the GPU computes. On the CPU: 1.
   double weights_on_device = 1;
   // Of a mixture of experts: the share of each layer's experts of which GPU memory has copies, in
-  // [0, 1]. Below 1 all experts are in pinned host memory, and the copies are of those that were used
-  // last. On the CPU: 1.
+  // [0, 1]. Below 1 all experts are in pinned host memory, and the copies are of those that were
+  // used last. On the CPU: 1.
   double experts_on_device = 1;
   // Most sequences decoded together; 0: kDefaultBatch, or fewer where their buffers would take the
   // memory of longer contexts (MemoryPlan::max_batch).
@@ -209,8 +209,8 @@ struct MemoryPlan {
   uint64_t host_total = 0;
   uint64_t weights = 0;
   // Weights of the offloaded_layers layers, and experts, in host memory; `weights` includes the
-  // buffers on the GPU that layers are copied to in every step (EngineOptions.weights_on_device) and
-  // the copies of experts (experts_on_device).
+  // buffers on the GPU that layers are copied to in every step (EngineOptions.weights_on_device)
+  // and the copies of experts (experts_on_device).
   uint64_t host_weights = 0;
   int64_t offloaded_layers = 0;
   // Whether weights are used from mapped files. They are then part of the system's page cache,
