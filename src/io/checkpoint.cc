@@ -24,6 +24,8 @@ constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr int64_t kMaxFiles = 99999;
 constexpr int64_t kMaxHeads = int64_t{1} << 20;
 constexpr int64_t kMaxExperts = int64_t{1} << 10;
+constexpr size_t kMaxExpertTensors = size_t{1}
+                                     << 18;  // five times as many as the largest model has
 
 // In the names of tensors that have the matrices of all experts (gguf_names.h).
 constexpr std::string_view kAnyExpert = ".experts.*";
@@ -168,6 +170,10 @@ void Checkpoint::AddTensor(const std::string& name, const std::string& stored,
 void Checkpoint::AddExperts(const std::string& name, const std::string& stored,
                             const TensorInfo& info) {
   const auto count = static_cast<uint64_t>(info.shape.front());
+  if (experts_.size() + count > kMaxExpertTensors) {
+    throw FileError("{}: tensor '{}': more than {} matrices of experts",
+                    files_.back()->file().path().string(), stored, kMaxExpertTensors);
+  }
   const uint64_t bytes = info.bytes() / count;
   const size_t star = name.find(kAnyExpert) + kAnyExpert.size() - 1;
   for (uint64_t expert = 0; expert < count; ++expert) {

@@ -218,11 +218,17 @@ void ParseWindows(const io::JsonFields& fields, ModelConfig& config) {
   ParseWindows(fields, config, [](int64_t) { return true; });
 }
 
-ExpertConfig ParseExperts(const io::JsonFields& fields, const char* count_field) {
+ExpertConfig ParseExperts(const io::JsonFields& fields, const char* count_field,
+                          const char* width_field) {
   ExpertConfig experts;
   const char* const field = fields.Has(count_field) ? count_field : "num_local_experts";
   experts.count = fields.RequiredInt(field, 1, ops::kMostExperts);
   experts.active = fields.RequiredInt("num_experts_per_tok", 1, ops::kMostActiveExperts);
+  experts.intermediate = fields.RequiredInt(width_field, 1, kMaxWidth);
+  if (experts.count * experts.intermediate > kMaxWidth) {
+    fields.Fail(width_field,
+                fmt::format("times {} = {} must be at most {}", field, experts.count, kMaxWidth));
+  }
   if (experts.active > experts.count) {
     fields.Fail("num_experts_per_tok",
                 fmt::format("must be at most {} = {}", field, experts.count));

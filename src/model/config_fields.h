@@ -38,8 +38,10 @@ void ParseWindows(const io::JsonFields& fields, ModelConfig& config,
 void ParseWindows(const io::JsonFields& fields, ModelConfig& config);
 
 // Experts of `count_field` or, as newer configs have it, `num_local_experts`, of which each row
-// gets num_experts_per_tok. Widths and names are the caller's.
-ExpertConfig ParseExperts(const io::JsonFields& fields, const char* count_field);
+// gets num_experts_per_tok; width_field: their intermediate width. Names are the caller's. Throws
+// FileError if all of a layer's together are wider than a block may be.
+ExpertConfig ParseExperts(const io::JsonFields& fields, const char* count_field,
+                          const char* width_field);
 
 // Throws Unsupported if `layer_types` names anything but full attention.
 void RefuseSlidingLayers(const io::JsonFields& fields);

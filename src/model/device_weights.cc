@@ -70,8 +70,8 @@ class DeviceWeights final : public WeightStore {
   ops::ExpertLayer Experts(const ExpertRequest& request) override {
     if (experts_ != nullptr) return HostExperts(request);
     ops::ExpertLayer layer;
-    for (int part = 0; part < kExpertParts; ++part) {
-      PartOf(layer, part) = DeviceExperts(request, part);
+    for (int part = 0; part < ops::kExpertParts; ++part) {
+      ops::PartOf(layer, part) = DeviceExperts(request, part);
     }
     return layer;
   }
@@ -142,12 +142,12 @@ class DeviceWeights final : public WeightStore {
     return {type, request.count, static_cast<const void* const*>(copy)};
   }
   ops::ExpertLayer HostExperts(const ExpertRequest& request) {
-    const std::array<MatrixView, kExpertParts> types = {TypeOf(request, 0), TypeOf(request, 1),
-                                                        TypeOf(request, 2)};
+    const std::array<MatrixView, ops::kExpertParts> types = {TypeOf(request, 0), TypeOf(request, 1),
+                                                             TypeOf(request, 2)};
     const uint64_t before = experts_->host_bytes();
     const ExpertStore::Layer layer = experts_->Add(request.count, types);
     Count(experts_->host_bytes() - before);
-    for (int part = 0; part < kExpertParts; ++part) {
+    for (int part = 0; part < ops::kExpertParts; ++part) {
       const auto index = static_cast<size_t>(part);
       const size_t stride = ExpertStride(types[index]);
       ConvertExperts(request, part, types[index],

@@ -32,9 +32,9 @@ class ExpertStore {
   // Expert e's matrix of part p is to be put at host[p] + e * ExpertStride(types[p]).
   struct Layer {
     ops::ExpertLayer experts;
-    std::array<std::byte*, 3> host;
+    std::array<std::byte*, ops::kExpertParts> host;
   };
-  virtual Layer Add(int64_t count, const std::array<MatrixView, 3>& types) = 0;
+  virtual Layer Add(int64_t count, const std::array<MatrixView, ops::kExpertParts>& types) = 0;
   // Call when the last layer's host memory has been filled: its first experts get the slots.
   virtual void FillSlots() = 0;
 

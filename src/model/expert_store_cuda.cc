@@ -15,14 +15,13 @@ class CudaExpertStore final : public ExpertStore {
   CudaExpertStore(CudaDevice& device, double share)
       : device_(device), host_(device), share_(share) {}
 
-  Layer Add(int64_t count, const std::array<MatrixView, 3>& types) override {
+  Layer Add(int64_t count, const std::array<MatrixView, ops::kExpertParts>& types) override {
     auto slots = std::make_unique<ops::ExpertSlots>();
     slots->experts = count;
     slots->slots = ExpertSlotsOf(share_, count);
     Layer layer{.experts = {.slots = slots.get()}, .host = {}};
-    ops::ExpertMatrices* const matrices[] = {&layer.experts.gate, &layer.experts.up,
-                                             &layer.experts.down};
-    for (size_t i = 0; i < types.size(); ++i) {
+    for (int index = 0; index < ops::kExpertParts; ++index) {
+      const auto i = static_cast<size_t>(index);
       const uint64_t stride = ExpertStride(types[i]);
       const uint64_t bytes = static_cast<uint64_t>(count) * stride;
       memory_.push_back(host_.Allocate(bytes));
@@ -39,7 +38,7 @@ class CudaExpertStore final : public ExpertStore {
       part.host = Upload(table);
       part.data = const_cast<const void**>(Upload(table));
       part.slots = OnDevice(static_cast<uint64_t>(slots->slots) * stride).as<std::byte>();
-      *matrices[i] = {.type = types[i], .count = count, .data = part.data};
+      ops::PartOf(layer.experts, index) = {.type = types[i], .count = count, .data = part.data};
     }
     const ops::cuda::ExpertSlotState state = FreshState();
     Buffer& on_device = OnDevice(sizeof(state));

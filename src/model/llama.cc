@@ -21,8 +21,7 @@ void ParseMistral(const io::JsonFields& fields, ModelConfig& config) {
 
 void ParseMixtral(const io::JsonFields& fields, ModelConfig& config) {
   ParseMistral(fields, config);
-  config.experts = ParseExperts(fields, "num_local_experts");
-  config.experts.intermediate = config.intermediate;
+  config.experts = ParseExperts(fields, "num_local_experts", "intermediate_size");
   config.experts.module = "block_sparse_moe";
   config.experts.gate = "w1";
   config.experts.up = "w3";

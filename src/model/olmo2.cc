@@ -36,8 +36,7 @@ void ParseOlmoe(const io::JsonFields& fields, ModelConfig& config) {
   config.wide_qk_norm = true;
   config.attention_bias = fields.Bool("attention_bias").value_or(false);
   config.attention_output_bias = config.attention_bias;
-  config.experts = ParseExperts(fields, "num_experts");
-  config.experts.intermediate = config.intermediate;
+  config.experts = ParseExperts(fields, "num_experts", "intermediate_size");
   config.experts.normalized = fields.Bool("norm_topk_prob").value_or(false);
 }
 

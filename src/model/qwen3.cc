@@ -20,8 +20,7 @@ void ParseQwen3(const io::JsonFields& fields, ModelConfig& config) {
 void ParseQwen3Moe(const io::JsonFields& fields, ModelConfig& config) {
   ParseQwen3(fields, config);
   ExpertConfig& experts = config.experts;
-  experts = ParseExperts(fields, "num_experts");
-  experts.intermediate = fields.RequiredInt("moe_intermediate_size", 1, kMaxWidth);
+  experts = ParseExperts(fields, "num_experts", "moe_intermediate_size");
   experts.normalized = fields.Bool("norm_topk_prob").value_or(false);
   const int64_t step = fields.Int("decoder_sparse_step", 1, kMaxLayers).value_or(1);
   const std::vector<int64_t> dense = fields.IntOrInts("mlp_only_layers", 0, kMaxLayers);

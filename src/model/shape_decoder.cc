@@ -40,10 +40,10 @@ class ShapeWeights final : public WeightStore {
     ops::ExpertLayer layer;
     const auto count = static_cast<uint64_t>(request.count);
     uint64_t stride = 0;  // of all parts
-    for (int part = 0; part < kExpertParts; ++part) {
+    for (int part = 0; part < ops::kExpertParts; ++part) {
       const MatrixView type =
           types_.Of(request.name(part, 0), request.Rows(part), request.Cols(part));
-      PartOf(layer, part) = {type, request.count, nullptr};
+      ops::PartOf(layer, part) = {type, request.count, nullptr};
       const uint64_t own = gpu_ ? ExpertStride(type) : WeightBytesOf(type, false);
       stride += own;
       if (gpu_ && experts_ < 1) continue;

@@ -17,9 +17,9 @@ const void** WeightStore::NewTable(int64_t n) {
 
 ops::ExpertLayer WeightStore::Experts(const ExpertRequest& request) {
   ops::ExpertLayer layer;
-  for (int part = 0; part < kExpertParts; ++part) {
+  for (int part = 0; part < ops::kExpertParts; ++part) {
     const void** const table = NewTable(request.count);
-    ops::ExpertMatrices& experts = PartOf(layer, part);
+    ops::ExpertMatrices& experts = ops::PartOf(layer, part);
     experts = {.type = {}, .count = request.count, .data = table};
     for (int64_t expert = 0; expert < request.count; ++expert) {
       const std::string name = request.name(part, expert);

@@ -18,8 +18,7 @@
 
 namespace litecache::model {
 
-// The experts of a layer: gate, up and down are parts 0, 1 and 2.
-inline constexpr int kExpertParts = 3;
+// The experts of a layer.
 struct ExpertRequest {
   LayerPlace place;
   int64_t count, hidden, intermediate;
@@ -28,11 +27,6 @@ struct ExpertRequest {
   int64_t Rows(int part) const { return part == 2 ? hidden : intermediate; }
   int64_t Cols(int part) const { return part == 2 ? intermediate : hidden; }
 };
-// The matrices of a part of `layer`.
-inline ops::ExpertMatrices& PartOf(ops::ExpertLayer& layer, int part) {
-  return part == 0 ? layer.gate : part == 1 ? layer.up : layer.down;
-}
-
 // Returns tensors by name and owns their memory as long as the decoder exists.
 class WeightStore {
  public:

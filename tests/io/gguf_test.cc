@@ -209,6 +209,56 @@ class SplitGguf : public ::testing::Test {
   const TemporaryDirectory directory_;
 };
 
+// A tensor with the matrices of all experts is a tensor for each.
+TEST(GgufExperts, AreTensorsOfTheirOwn) {
+  const TemporaryDirectory directory;
+  std::string data;
+  for (int32_t i = 0; i < 60; ++i) data += Little(static_cast<float>(i));
+  const auto file =
+      directory.Write("m.gguf", GgufBytes()
+                                    .Tensor("blk.2.ffn_up_exps.weight", {4, 3, 5}, 0, 0)
+                                    .Build(data + std::string(64, '\0')));
+  const Checkpoint checkpoint(file);
+  EXPECT_EQ(checkpoint.tensor_count(), 5u);
+  for (int expert = 0; expert < 5; ++expert) {
+    const auto found =
+        checkpoint.Find("model.layers.2.mlp.experts." + std::to_string(expert) + ".up_proj.weight");
+    ASSERT_NE(found.info, nullptr) << expert;
+    EXPECT_EQ(found.info->ToString(), "F32 [3, 4]");
+    float values[12];
+    ASSERT_EQ(found.info->bytes(), sizeof values);
+    std::memcpy(values, found.data, sizeof values);
+    for (int i = 0; i < 12; ++i) EXPECT_EQ(values[i], static_cast<float>(expert * 12 + i));
+  }
+}
+
+TEST(GgufExperts, OtherShapesAreLeftUnderTheirNames) {
+  const TemporaryDirectory directory;
+  const auto names = [&](const std::vector<uint64_t>& shape) {
+    const auto file =
+        directory.Write("m.gguf", GgufBytes()
+                                      .Tensor("blk.0.ffn_down_exps.weight", shape, 0, 0)
+                                      .Build(std::string(1 << 14, '\0')));
+    return Checkpoint(file).TensorNames();
+  };
+  const std::vector<std::string> stored = {"blk.0.ffn_down_exps.weight"};
+  EXPECT_EQ(names({4, 4}), stored);
+  EXPECT_EQ(names({1, 1, 1025}), stored);
+  EXPECT_EQ(names({1, 1, 2}).size(), 2u);
+}
+
+// A small file must not become a large table.
+TEST(GgufExperts, AreLimited) {
+  const TemporaryDirectory directory;
+  GgufBytes bytes;
+  for (uint64_t layer = 0; layer < 257; ++layer) {
+    bytes.Tensor("blk." + std::to_string(layer) + ".ffn_gate_exps.weight", {1, 1, 1024}, 0,
+                 layer * 4096);
+  }
+  const auto file = directory.Write("m.gguf", bytes.Build(std::string(257 * 4096, '\0')));
+  EXPECT_ERROR(Checkpoint{file}, FileError, "ffn_gate_exps.weight", "262144 matrices of experts");
+}
+
 TEST_F(SplitGguf, HasTheTensorsOfAllFiles) {
   const auto first = Write("m-00001-of-00002.gguf", 0, 2, "");
   Write("m-00002-of-00002.gguf", 1, 2, "token_embd.weight");

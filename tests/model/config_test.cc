@@ -2,73 +2,13 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "expect_error.h"
+#include "model/config_testing.h"
 #include "reference.h"
 #include "temporary_directory.h"
 
 namespace litecache::model {
 namespace {
-
-using nlohmann::json;
-
-// Published configs, shortened: Llama 3.1 8B, Mistral 7B v0.3, Qwen 2.5 7B, Qwen 3 8B, OPT 6.7B.
-json Llama() {
-  return json::parse(R"({"architectures":["LlamaForCausalLM"],"attention_bias":false,
-      "bos_token_id":128000,"eos_token_id":[128001,128008,128009],"hidden_act":"silu",
-      "hidden_size":4096,"intermediate_size":14336,"max_position_embeddings":131072,
-      "mlp_bias":false,"model_type":"llama","num_attention_heads":32,"num_hidden_layers":32,
-      "num_key_value_heads":8,"pretraining_tp":1,"rms_norm_eps":1e-05,
-      "rope_scaling":{"factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,
-      "original_max_position_embeddings":8192,"rope_type":"llama3"},"rope_theta":500000.0,
-      "tie_word_embeddings":false,"torch_dtype":"bfloat16","vocab_size":128256})");
-}
-json Mistral() {
-  json config = Llama();
-  config["architectures"] = {"MistralForCausalLM"};
-  config["model_type"] = "mistral";
-  config["sliding_window"] = nullptr;
-  config["max_position_embeddings"] = 32768;
-  config.erase("rope_scaling");
-  return config;
-}
-json Qwen2() {
-  return json::parse(R"({"architectures":["Qwen2ForCausalLM"],"hidden_act":"silu",
-      "hidden_size":3584,"intermediate_size":18944,"max_position_embeddings":32768,
-      "max_window_layers":28,"model_type":"qwen2","num_attention_heads":28,"num_hidden_layers":28,
-      "num_key_value_heads":4,"rms_norm_eps":1e-06,"rope_theta":1000000.0,"sliding_window":131072,
-      "tie_word_embeddings":false,"torch_dtype":"bfloat16","use_sliding_window":false,
-      "vocab_size":152064})");
-}
-json Qwen3() {
-  json config = Qwen2();
-  config["architectures"] = {"Qwen3ForCausalLM"};
-  config["model_type"] = "qwen3";
-  config["head_dim"] = 128;
-  return config;
-}
-json Opt() {
-  return json::parse(R"({"_remove_final_layer_norm":false,"activation_function":"relu",
-      "architectures":["OPTForCausalLM"],"bos_token_id":2,"do_layer_norm_before":true,
-      "eos_token_id":2,"ffn_dim":16384,"hidden_size":4096,"max_position_embeddings":2048,
-      "model_type":"opt","num_attention_heads":32,"num_hidden_layers":32,"pad_token_id":1,
-      "torch_dtype":"float16","vocab_size":50272,"word_embed_proj_dim":4096})");
-}
-
-ModelConfig Parse(const json& config) {
-  return ModelConfig::FromJson(config.dump(), "config.json");
-}
-
-json With(json config, const char* key, const json& value) {
-  config[key] = value;
-  return config;
-}
-
-json Without(json config, const char* key) {
-  config.erase(key);
-  return config;
-}
 
 TEST(ConfigTest, ReadsPublishedConfigs) {
   const ModelConfig llama = Parse(Llama());
@@ -101,108 +41,6 @@ TEST(ConfigTest, ReadsPublishedConfigs) {
   EXPECT_TRUE(opt.tie_embeddings && opt.norm_before && opt.final_norm && opt.mlp_bias);
   EXPECT_EQ(opt.weight_dtype, DType::kF16);
   EXPECT_EQ(opt.parameters(), 6'658'473'984);
-}
-
-json OfFamily(const char* architecture) {
-  json config = With(Without(Llama(), "rope_scaling"), "architectures", {architecture});
-  return With(config, "num_hidden_layers", 8);
-}
-
-TEST(ConfigTest, DescribesWhatLayersAreMadeOf) {
-  const ModelConfig olmo2 = Parse(OfFamily("Olmo2ForCausalLM"));
-  EXPECT_EQ(olmo2.norms.attention_input, "");
-  EXPECT_EQ(olmo2.norms.feed_forward_output, "post_feedforward_layernorm");
-  EXPECT_TRUE(olmo2.wide_qk_norm);
-  // Two norms of 4096 and one each of the queries, 4096, and keys, 1024, a layer.
-  const ModelConfig llama = Parse(With(OfFamily("LlamaForCausalLM"), "num_hidden_layers", 8));
-  EXPECT_EQ(olmo2.parameters() - llama.parameters(), 8 * (4096 + 1024));
-
-  const ModelConfig phi3 = Parse(
-      With(OfFamily("Phi3ForCausalLM"), "rope_parameters", {{"partial_rotary_factor", 0.75}}));
-  EXPECT_TRUE(phi3.fused_qkv && phi3.fused_gate_up);
-  EXPECT_EQ(phi3.rotated(), 96);
-  EXPECT_EQ(Parse(OfFamily("Phi3ForCausalLM")).rotated(), 128);
-  EXPECT_EQ(phi3.parameters(), llama.parameters());
-
-  const ModelConfig smollm3 = Parse(Without(OfFamily("SmolLM3ForCausalLM"), "tie_word_embeddings"));
-  EXPECT_TRUE(smollm3.tie_embeddings);
-  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(smollm3.rotates(i), i % 4 != 3) << i;
-  const ModelConfig listed =
-      Parse(With(OfFamily("SmolLM3ForCausalLM"), "no_rope_layers", {0, 1, 1, 1, 1, 1, 1, 0}));
-  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(listed.rotates(i), i != 0 && i != 7) << i;
-
-  const ModelConfig glm4 = Parse(OfFamily("Glm4ForCausalLM"));
-  EXPECT_EQ(glm4.rotated(), 64);
-  EXPECT_TRUE(glm4.rotary_neighbours && glm4.fused_gate_up && !glm4.fused_qkv);
-  EXPECT_EQ(glm4.parameters() - llama.parameters(), 8 * 2 * 4096);
-
-  json scaled = With(OfFamily("GraniteForCausalLM"), "embedding_multiplier", 12.0);
-  scaled = With(With(scaled, "residual_multiplier", 0.22), "attention_multiplier", 0.015625);
-  const ModelConfig granite = Parse(With(scaled, "logits_scaling", 8));
-  EXPECT_EQ(granite.embedding_scale, 12.0);
-  EXPECT_EQ(granite.residual_scale, 0.22);
-  EXPECT_EQ(granite.attention_scale, 0.015625);
-  EXPECT_EQ(granite.logit_scale, 0.125);
-}
-
-TEST(ConfigTest, SlidingWindows) {
-  const auto windows = [](const ModelConfig& config) {
-    return std::ranges::count(config.windowed, true);
-  };
-  const ModelConfig mistral = Parse(With(Mistral(), "sliding_window", 4096));
-  EXPECT_EQ(mistral.window, 4096);
-  EXPECT_EQ(windows(mistral), 32);
-  EXPECT_EQ(windows(Parse(With(OfFamily("Phi3ForCausalLM"), "sliding_window", 2047))), 8);
-  json qwen = With(With(Qwen2(), "use_sliding_window", true), "sliding_window", 4096);
-  qwen["max_window_layers"] = 20;
-  const ModelConfig above = Parse(qwen);
-  EXPECT_EQ(windows(above), 8);
-  EXPECT_FALSE(above.has_window(19));
-  EXPECT_TRUE(above.has_window(20));
-  EXPECT_EQ(above.kv_layout(DType::kBF16).token_bytes(),
-            Parse(Qwen2()).kv_layout(DType::kBF16).token_bytes() / 28 * 20);
-  json types = With(OfFamily("Olmo3ForCausalLM"), "sliding_window", 64);
-  EXPECT_EQ(windows(Parse(types)), 6);  // three layers of four
-  types["layer_types"] =
-      json::array({"full_attention", "sliding_attention", "full_attention", "full_attention",
-                   "full_attention", "full_attention", "full_attention", "full_attention"});
-  EXPECT_EQ(windows(Parse(types)), 1);
-  EXPECT_TRUE(Parse(types).has_window(1));
-  types["layer_types"][2] = "linear_attention";
-  EXPECT_ERROR(Parse(types), Unsupported, "layer_types", "linear_attention");
-  types["layer_types"] = json::array({"full_attention"});
-  EXPECT_ERROR(Parse(types), FileError, "layer_types", "8");
-}
-
-TEST(ConfigTest, Gemma3) {
-  // Gemma 3 4B's config, which says only what differs from Transformers' defaults.
-  const ModelConfig gemma = Parse(json::parse(R"({
-      "architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106],
-      "model_type": "gemma3", "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1152},
-      "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
-        "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-        "sliding_window": 1024}})"));
-  EXPECT_EQ(gemma.architecture, "Gemma3ForCausalLM");
-  EXPECT_EQ(gemma.q_heads, 8);
-  EXPECT_EQ(gemma.kv_heads, 4);
-  EXPECT_EQ(gemma.head_dim, 256);
-  EXPECT_EQ(gemma.vocab, 262208);
-  EXPECT_EQ(gemma.max_context, 131072);
-  EXPECT_EQ(gemma.eos_ids, (std::vector<int32_t>{1, 106}));
-  EXPECT_EQ(gemma.weight_dtype, DType::kBF16);
-  EXPECT_EQ(gemma.window, 1024);
-  EXPECT_EQ(std::ranges::count(gemma.windowed, false), 5);
-  EXPECT_FALSE(gemma.has_window(5));
-  EXPECT_EQ(gemma.rope.theta, 1e6);
-  EXPECT_EQ(gemma.rope.scaling, RopeScaling::kLinear);
-  EXPECT_EQ(gemma.window_rope->theta, 1e4);
-  EXPECT_EQ(gemma.window_rope->scaling, RopeScaling::kNone);
-  EXPECT_EQ(*gemma.attention_scale, 1.0 / 16);
-  EXPECT_TRUE(gemma.tie_embeddings);
-  EXPECT_ERROR(Parse(With(OfFamily("Gemma3ForCausalLM"), "final_logit_softcapping", 30.0)),
-               Unsupported, "final_logit_softcapping");
-  EXPECT_ERROR(Parse(With(OfFamily("Gemma3ForCausalLM"), "hidden_activation", "gelu")), Unsupported,
-               "hidden_activation");
 }
 
 TEST(ConfigTest, RefusesWhatFamiliesDoNotSupport) {

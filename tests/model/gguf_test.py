@@ -252,6 +252,32 @@ class GgufTest(unittest.TestCase):
         bits = 8 * sum(tensor["bytes"] for tensor in shown["tensors"]) / sum(v.size for v, _ in tensors.values())
         self.assertAlmostEqual(shown["bits_per_weight"], bits)
 
+    def test_quantized_experts(self):
+        """Matrices of all experts in one tensor, of a type for each part."""
+        kinds = {"gate_proj": Type.Q8_0, "up_proj": Type.Q8_0, "down_proj": Type.Q5_1}
+        config = json.loads((FIXTURES / "olmoe/config.json").read_text())
+        config |= {"intermediate_size": 96}
+        tensors = {}
+        for name, (values, kind) in read_safetensors(FIXTURES / "olmoe/model.safetensors").items():
+            part = name.split(".")[-2]
+            if ".experts." in name:  # 112 is no multiple of a block
+                values = values[:, :96] if part == "down_proj" else values[:96]
+            tensors[name] = values, kinds.get(part, kind)
+        path = self.directory / "experts.gguf"
+        rounded = {}
+        for name, values in write_gguf(path, config, tensors).items():
+            before, experts, after = name.partition(".experts.")
+            rounded |= {f"{before}{experts}{i}.{after}": v for i, v in enumerate(values)} if experts else {name: values}
+        reference = self.directory / "reference"
+        reference.mkdir()
+        (reference / "config.json").write_text(json.dumps(config | {"dtype": "float32"}))
+        write_safetensors(reference / "model.safetensors", rounded, Type.F32)
+        expected = self.logits(reference)
+        np.testing.assert_array_equal(self.logits(path, "--dtype", "f32"), expected)
+        # Where rounding exchanges the experts of a token, its logits are others: half of them are compared.
+        errors = np.linalg.norm(self.logits(path) - expected, axis=-1) / np.linalg.norm(expected, axis=-1)
+        self.assertLess(np.median(errors), 0.03)
+
     def test_quantizing_while_loading(self):
         """Values are rounded as far as a format's bits say, and computing with blocks adds little to that."""
         config, tensors = random_model(np.random.default_rng(SEED), [Type.F32], 256, 512, 1 / 16)

@@ -1,6 +1,9 @@
+#include <cstring>
 #include <limits>
 
+#include "device/machine.h"
 #include "ops/experts_testing.h"
+#include "ops/linear/linear.h"
 
 namespace litecache::ops {
 namespace {
@@ -121,6 +124,51 @@ TEST_F(PlainExpertsTest, WideLayers) {
   for (const int64_t rows : {1, 3, 6}) {
     Check({rows, 1048, 520, 9, 8}, DType::kBF16, 0, false);
     Check({rows, 264, 1416, 4, 2}, DType::kBF16, 0, false);
+  }
+}
+
+// A row's bits depend neither on the other rows nor on their number.
+TEST_F(PlainExpertsTest, RowsAreIndependentOnBatchInvariantStreams) {
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    SCOPED_TRACE(Name(dtype));
+    MakeBatchInvariant(*stream_);
+    const int64_t most = LinearBatchInvariantRows(device_->type(), dtype);
+    if (most == 0) continue;
+    const ExpertShape shape{most, 136, 72, 5, 2};
+    const auto matrices = [&](int64_t out, int64_t in) {
+      std::vector<const void*> data;
+      MatrixView type;
+      for (int64_t expert = 0; expert < shape.experts; ++expert) {
+        type = OnDevice(Matrix::Normal(random_, dtype, out, in));
+        data.push_back(type.data);
+      }
+      type.data = nullptr;
+      return Table(type, data);
+    };
+    const ExpertLayer layer{matrices(shape.intermediate, shape.hidden),
+                            matrices(shape.intermediate, shape.hidden),
+                            matrices(shape.hidden, shape.intermediate)};
+    const Matrix x = Matrix::Normal(random_, target_->InputOf(dtype), most, shape.hidden);
+    const Matrix y = Matrix::Normal(random_, DType::kF32, most, shape.hidden);
+    const RandomRouting routing(random_, shape);
+    const auto all = Download(Run(x, Upload(shape, routing), layer, y, false).Row<float>(0),
+                              static_cast<size_t>(most * shape.hidden));
+    for (int64_t count = 1; count < most; ++count) {
+      const int64_t first = random_.Integer(0, most - count);
+      Matrix some_x(x.view().dtype, count, shape.hidden), some_y(DType::kF32, count, shape.hidden);
+      for (int64_t row = 0; row < count; ++row) {
+        for (int64_t i = 0; i < shape.hidden; ++i) {
+          some_x.Set(row, i, static_cast<float>(x.At(first + row, i)));
+          some_y.Set(row, i, static_cast<float>(y.At(first + row, i)));
+        }
+      }
+      const Routing own = Upload(shape, routing).Rows(first, count);
+      const auto got = Download(Run(some_x, own, layer, some_y, false).Row<float>(0),
+                                static_cast<size_t>(count * shape.hidden));
+      EXPECT_EQ(
+          0, std::memcmp(got.data(), all.data() + first * shape.hidden, got.size() * sizeof(float)))
+          << count << " rows from " << first;
+    }
   }
 }
 

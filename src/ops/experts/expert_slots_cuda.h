@@ -10,8 +10,6 @@
 
 namespace litecache::ops::cuda {
 
-inline constexpr int kExpertParts = 3;  // gate, up, down
-
 // What the kernels know of a layer's slots; device memory.
 struct ExpertSlotState {
   int32_t slot_of[kMostExperts];    // or -1: it is in host memory only
@@ -41,7 +39,7 @@ struct ExpertSlots {
     int64_t bytes = 0;                  // of a matrix, a multiple of 16
     const void** data = nullptr;        // [experts]: ExpertMatrices::data, which the kernels set
   };
-  Part parts[cuda::kExpertParts];
+  Part parts[kExpertParts];
   int64_t experts = 0, slots = 0;
   cuda::ExpertSlotState* state = nullptr;
 };

@@ -48,6 +48,12 @@ struct ExpertLayer {
   const ExpertSlots* slots = nullptr;
 };
 
+// gate, up and down are parts 0, 1 and 2.
+inline constexpr int kExpertParts = 3;
+inline ExpertMatrices& PartOf(ExpertLayer& layer, int part) {
+  return part == 0 ? layer.gate : part == 1 ? layer.up : layer.down;
+}
+
 // Bytes of scratch that Experts() uses for `rows` rows.
 uint64_t ExpertScratchBytes(DeviceType device, const ExpertLayer& layer, int64_t rows,
                             int64_t active);

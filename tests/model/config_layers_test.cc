@@ -1,0 +1,160 @@
+// What config.json says of layers: their parts, windows, experts.
+#include <gtest/gtest.h>
+
+#include "expect_error.h"
+#include "model/config_testing.h"
+
+namespace litecache::model {
+namespace {
+
+TEST(ConfigTest, DescribesWhatLayersAreMadeOf) {
+  const ModelConfig olmo2 = Parse(OfFamily("Olmo2ForCausalLM"));
+  EXPECT_EQ(olmo2.norms.attention_input, "");
+  EXPECT_EQ(olmo2.norms.feed_forward_output, "post_feedforward_layernorm");
+  EXPECT_TRUE(olmo2.wide_qk_norm);
+  // Two norms of 4096 and one each of the queries, 4096, and keys, 1024, a layer.
+  const ModelConfig llama = Parse(With(OfFamily("LlamaForCausalLM"), "num_hidden_layers", 8));
+  EXPECT_EQ(olmo2.parameters() - llama.parameters(), 8 * (4096 + 1024));
+
+  const ModelConfig phi3 = Parse(
+      With(OfFamily("Phi3ForCausalLM"), "rope_parameters", {{"partial_rotary_factor", 0.75}}));
+  EXPECT_TRUE(phi3.fused_qkv && phi3.fused_gate_up);
+  EXPECT_EQ(phi3.rotated(), 96);
+  EXPECT_EQ(Parse(OfFamily("Phi3ForCausalLM")).rotated(), 128);
+  EXPECT_EQ(phi3.parameters(), llama.parameters());
+
+  const ModelConfig smollm3 = Parse(Without(OfFamily("SmolLM3ForCausalLM"), "tie_word_embeddings"));
+  EXPECT_TRUE(smollm3.tie_embeddings);
+  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(smollm3.rotates(i), i % 4 != 3) << i;
+  const ModelConfig listed =
+      Parse(With(OfFamily("SmolLM3ForCausalLM"), "no_rope_layers", {0, 1, 1, 1, 1, 1, 1, 0}));
+  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(listed.rotates(i), i != 0 && i != 7) << i;
+
+  const ModelConfig glm4 = Parse(OfFamily("Glm4ForCausalLM"));
+  EXPECT_EQ(glm4.rotated(), 64);
+  EXPECT_TRUE(glm4.rotary_neighbours && glm4.fused_gate_up && !glm4.fused_qkv);
+  EXPECT_EQ(glm4.parameters() - llama.parameters(), 8 * 2 * 4096);
+
+  json scaled = With(OfFamily("GraniteForCausalLM"), "embedding_multiplier", 12.0);
+  scaled = With(With(scaled, "residual_multiplier", 0.22), "attention_multiplier", 0.015625);
+  const ModelConfig granite = Parse(With(scaled, "logits_scaling", 8));
+  EXPECT_EQ(granite.embedding_scale, 12.0);
+  EXPECT_EQ(granite.residual_scale, 0.22);
+  EXPECT_EQ(granite.attention_scale, 0.015625);
+  EXPECT_EQ(granite.logit_scale, 0.125);
+}
+
+TEST(ConfigTest, SlidingWindows) {
+  const auto windows = [](const ModelConfig& config) {
+    return std::ranges::count(config.windowed, true);
+  };
+  const ModelConfig mistral = Parse(With(Mistral(), "sliding_window", 4096));
+  EXPECT_EQ(mistral.window, 4096);
+  EXPECT_EQ(windows(mistral), 32);
+  EXPECT_EQ(windows(Parse(With(OfFamily("Phi3ForCausalLM"), "sliding_window", 2047))), 8);
+  json qwen = With(With(Qwen2(), "use_sliding_window", true), "sliding_window", 4096);
+  qwen["max_window_layers"] = 20;
+  const ModelConfig above = Parse(qwen);
+  EXPECT_EQ(windows(above), 8);
+  EXPECT_FALSE(above.has_window(19));
+  EXPECT_TRUE(above.has_window(20));
+  EXPECT_EQ(above.kv_layout(DType::kBF16).token_bytes(),
+            Parse(Qwen2()).kv_layout(DType::kBF16).token_bytes() / 28 * 20);
+  json types = With(OfFamily("Olmo3ForCausalLM"), "sliding_window", 64);
+  EXPECT_EQ(windows(Parse(types)), 6);  // three layers of four
+  types["layer_types"] =
+      json::array({"full_attention", "sliding_attention", "full_attention", "full_attention",
+                   "full_attention", "full_attention", "full_attention", "full_attention"});
+  EXPECT_EQ(windows(Parse(types)), 1);
+  EXPECT_TRUE(Parse(types).has_window(1));
+  types["layer_types"][2] = "linear_attention";
+  EXPECT_ERROR(Parse(types), Unsupported, "layer_types", "linear_attention");
+  types["layer_types"] = json::array({"full_attention"});
+  EXPECT_ERROR(Parse(types), FileError, "layer_types", "8");
+}
+
+TEST(ConfigTest, Gemma3) {
+  // Gemma 3 4B's config, which says only what differs from Transformers' defaults.
+  const ModelConfig gemma = Parse(json::parse(R"({
+      "architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106],
+      "model_type": "gemma3", "torch_dtype": "bfloat16", "vision_config": {"hidden_size": 1152},
+      "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+        "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+        "sliding_window": 1024}})"));
+  EXPECT_EQ(gemma.architecture, "Gemma3ForCausalLM");
+  EXPECT_EQ(gemma.q_heads, 8);
+  EXPECT_EQ(gemma.kv_heads, 4);
+  EXPECT_EQ(gemma.head_dim, 256);
+  EXPECT_EQ(gemma.vocab, 262208);
+  EXPECT_EQ(gemma.max_context, 131072);
+  EXPECT_EQ(gemma.eos_ids, (std::vector<int32_t>{1, 106}));
+  EXPECT_EQ(gemma.weight_dtype, DType::kBF16);
+  EXPECT_EQ(gemma.window, 1024);
+  EXPECT_EQ(std::ranges::count(gemma.windowed, false), 5);
+  EXPECT_FALSE(gemma.has_window(5));
+  EXPECT_EQ(gemma.rope.theta, 1e6);
+  EXPECT_EQ(gemma.rope.scaling, RopeScaling::kLinear);
+  EXPECT_EQ(gemma.window_rope->theta, 1e4);
+  EXPECT_EQ(gemma.window_rope->scaling, RopeScaling::kNone);
+  EXPECT_EQ(*gemma.attention_scale, 1.0 / 16);
+  EXPECT_TRUE(gemma.tie_embeddings);
+  EXPECT_ERROR(Parse(With(OfFamily("Gemma3ForCausalLM"), "final_logit_softcapping", 30.0)),
+               Unsupported, "final_logit_softcapping");
+  EXPECT_ERROR(Parse(With(OfFamily("Gemma3ForCausalLM"), "hidden_activation", "gelu")), Unsupported,
+               "hidden_activation");
+}
+
+TEST(ConfigTest, Experts) {
+  // Qwen3-30B-A3B's config, shortened.
+  const json qwen = json::parse(R"({"architectures":["Qwen3MoeForCausalLM"],"head_dim":128,
+      "hidden_size":2048,"intermediate_size":6144,"max_position_embeddings":40960,
+      "mlp_only_layers":[],"model_type":"qwen3_moe","moe_intermediate_size":768,
+      "norm_topk_prob":true,"num_attention_heads":32,"num_experts":128,"num_experts_per_tok":8,
+      "num_hidden_layers":48,"num_key_value_heads":4,"decoder_sparse_step":1,
+      "rms_norm_eps":1e-06,"rope_theta":1000000.0,"torch_dtype":"bfloat16","vocab_size":151936})");
+  const ModelConfig config = Parse(qwen);
+  EXPECT_EQ(config.family, Family::kQwen3Moe);
+  EXPECT_TRUE(config.qk_norm);
+  EXPECT_EQ(config.experts.count, 128);
+  EXPECT_EQ(config.experts.active, 8);
+  EXPECT_EQ(config.experts.intermediate, 768);
+  EXPECT_TRUE(config.experts.normalized);
+  EXPECT_EQ(config.parameters(), 30'532'122'624);
+  EXPECT_EQ(config.active_parameters(), 3'353'032'704);
+  for (int64_t layer = 0; layer < 48; ++layer) EXPECT_TRUE(config.has_experts(layer));
+
+  // Every other layer, and not the sixth.
+  const ModelConfig sparse =
+      Parse(With(With(qwen, "decoder_sparse_step", 2), "mlp_only_layers", {5}));
+  for (int64_t layer = 0; layer < 48; ++layer) {
+    EXPECT_EQ(sparse.has_experts(layer), layer % 2 == 1 && layer != 5) << layer;
+  }
+  EXPECT_LT(sparse.parameters(), config.parameters());
+  EXPECT_FALSE(Parse(Without(qwen, "norm_topk_prob")).experts.normalized);
+
+  const ModelConfig newer = Parse(With(Without(qwen, "num_experts"), "num_local_experts", 64));
+  EXPECT_EQ(newer.experts.count, 64);
+
+  const json mixtral =
+      With(With(With(Mistral(), "architectures", {"MixtralForCausalLM"}), "num_local_experts", 8),
+           "num_experts_per_tok", 2);
+  EXPECT_EQ(Parse(mixtral).experts.intermediate, 14336);
+  EXPECT_TRUE(Parse(mixtral).experts.normalized);
+  EXPECT_EQ(Parse(Mistral()).experts.count, 0);
+  EXPECT_FALSE(Parse(Mistral()).has_experts(0));
+
+  EXPECT_ERROR(Parse(With(qwen, "num_experts_per_tok", 129)), FileError, "num_experts_per_tok");
+  EXPECT_ERROR(Parse(With(With(qwen, "num_experts", 4), "num_experts_per_tok", 5)), FileError,
+               "num_experts_per_tok", "at most num_experts = 4");
+  EXPECT_ERROR(Parse(With(qwen, "num_experts", 1025)), FileError, "num_experts");
+  EXPECT_ERROR(Parse(With(qwen, "num_experts", 0)), FileError, "num_experts");
+  EXPECT_ERROR(Parse(Without(qwen, "num_experts")), FileError, "num_local_experts");
+  EXPECT_ERROR(Parse(Without(qwen, "moe_intermediate_size")), FileError, "moe_intermediate_size");
+  EXPECT_ERROR(Parse(With(qwen, "moe_intermediate_size", 8193)), FileError, "moe_intermediate_size",
+               "times num_experts = 128 must be at most 1048576");
+  EXPECT_ERROR(Parse(With(With(mixtral, "architectures", {"OlmoeForCausalLM"}), "clip_qkv", 8.0)),
+               Unsupported, "clip_qkv");
+}
+
+}  // namespace
+}  // namespace litecache::model
