@@ -216,6 +216,13 @@ class GgufTest(unittest.TestCase):
                                "--threads", "1", "--device", "cpu", *options)
         return np.array(json.loads(out)["logits"])
 
+    def logits_in_f32(self, config, tensors):
+        reference = self.directory / "reference"
+        reference.mkdir()
+        (reference / "config.json").write_text(json.dumps(config | {"dtype": "float32"}))
+        write_safetensors(reference / "model.safetensors", tensors, Type.F32)
+        return self.logits(reference)
+
     def test_fixtures_as_gguf(self):
         for name in ("llama", "llama-bias", "llama-linear", "llama-llama3", "llama-yarn", "mistral", "qwen2", "qwen2-yarn",
                      "qwen3", "olmoe", "mixtral"):
@@ -236,11 +243,7 @@ class GgufTest(unittest.TestCase):
         config, tensors = random_model(chance, kinds)
         path = self.directory / "model.gguf"
         rounded = write_gguf(path, config, tensors)
-        reference = self.directory / "reference"
-        reference.mkdir()
-        (reference / "config.json").write_text(json.dumps(config | {"torch_dtype": "float32"}))
-        write_safetensors(reference / "model.safetensors", rounded, Type.F32)
-        expected = self.logits(reference)
+        expected = self.logits_in_f32(config, rounded)
         np.testing.assert_array_equal(self.logits(path, "--dtype", "f32"), expected)
         # In blocks products are nearly as exact; what differs is the KV cache, in bf16, and that matrices of numbers are
         # bf16 beside quantized ones.
@@ -268,11 +271,7 @@ class GgufTest(unittest.TestCase):
         for name, values in write_gguf(path, config, tensors).items():
             before, experts, after = name.partition(".experts.")
             rounded |= {f"{before}{experts}{i}.{after}": v for i, v in enumerate(values)} if experts else {name: values}
-        reference = self.directory / "reference"
-        reference.mkdir()
-        (reference / "config.json").write_text(json.dumps(config | {"dtype": "float32"}))
-        write_safetensors(reference / "model.safetensors", rounded, Type.F32)
-        expected = self.logits(reference)
+        expected = self.logits_in_f32(config, rounded)
         np.testing.assert_array_equal(self.logits(path, "--dtype", "f32"), expected)
         # Where rounding exchanges the experts of a token, its logits are others: half of them are compared.
         errors = np.linalg.norm(self.logits(path) - expected, axis=-1) / np.linalg.norm(expected, axis=-1)
