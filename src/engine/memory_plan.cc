@@ -16,9 +16,8 @@ void CheckWeightsFit(const std::string& model, uint64_t weights, uint64_t total,
   throw CapacityError(
       "the weights of {} take {}, but the {} is {}: raise {}, or use a smaller model", model,
       FormatBytes(weights), of_gpu ? "budget of GPU memory" : "memory budget", FormatBytes(total),
-      of_gpu ? "--device-memory, leave layers on the host (--weights-on-device 50%), or of a "
-               "mixture of "
-               "experts these (--experts-on-device 50%)"
+      of_gpu ? "--device-memory, leave layers (--weights-on-device 50%) or a mixture's experts "
+               "(--experts-on-device 50%) on the host"
              : "--memory");
 }
 

@@ -24,8 +24,8 @@ constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr int64_t kMaxFiles = 99999;
 constexpr int64_t kMaxHeads = int64_t{1} << 20;
 constexpr int64_t kMaxExperts = int64_t{1} << 10;
-constexpr size_t kMaxExpertTensors = size_t{1}
-                                     << 18;  // five times as many as the largest model has
+// Five times as many as the largest model has.
+constexpr size_t kMaxExpertTensors = size_t{1} << 18;
 
 // In the names of tensors that have the matrices of all experts (gguf_names.h).
 constexpr std::string_view kAnyExpert = ".experts.*";

@@ -221,7 +221,8 @@ void ParseWindows(const io::JsonFields& fields, ModelConfig& config) {
 ExpertConfig ParseExperts(const io::JsonFields& fields, const char* count_field,
                           const char* width_field) {
   ExpertConfig experts;
-  const char* const field = fields.Has(count_field) ? count_field : "num_local_experts";
+  constexpr const char* kNewer = "num_local_experts";
+  const char* const field = fields.Has(kNewer) ? kNewer : count_field;
   experts.count = fields.RequiredInt(field, 1, ops::kMostExperts);
   experts.active = fields.RequiredInt("num_experts_per_tok", 1, ops::kMostActiveExperts);
   experts.intermediate = fields.RequiredInt(width_field, 1, kMaxWidth);

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/error.h"
 #include "model/device_rope.h"
 #include "model/step_decoder.h"
 #include "model/transformer_activations.h"
@@ -176,6 +177,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       layer.k_norm = Norm(name + "self_attn.k_norm", c.wide_qk_norm ? c.kv_width() : c.head_dim);
     }
     if (c.has_experts(index)) {
+      LC_CHECK(!ChangesOutputs(c), "experts add to the residual stream by themselves");
       layer.experts = TakeLayerExperts(index, name);
       return layer;
     }

@@ -148,7 +148,7 @@ TEST(ConfigTest, Experts) {
                "num_experts_per_tok", "at most num_experts = 4");
   EXPECT_ERROR(Parse(With(qwen, "num_experts", 1025)), FileError, "num_experts");
   EXPECT_ERROR(Parse(With(qwen, "num_experts", 0)), FileError, "num_experts");
-  EXPECT_ERROR(Parse(Without(qwen, "num_experts")), FileError, "num_local_experts");
+  EXPECT_ERROR(Parse(Without(qwen, "num_experts")), FileError, "'num_experts'");
   EXPECT_ERROR(Parse(Without(qwen, "moe_intermediate_size")), FileError, "moe_intermediate_size");
   EXPECT_ERROR(Parse(With(qwen, "moe_intermediate_size", 8193)), FileError, "moe_intermediate_size",
                "times num_experts = 128 must be at most 1048576");

@@ -16,8 +16,8 @@
 namespace litecache::ops::cuda::row_products {
 
 inline constexpr int kGroup = 8;  // outputs of one tensor core product
-inline constexpr int kStep =
-    32;  // elements of the depth that a warp loads at once: 16 bytes a lane
+// Elements of the depth that a warp loads at once: 16 bytes a lane.
+inline constexpr int kStep = 32;
 inline constexpr int kSteps = 2;  // of a unit
 inline constexpr int kUnit = kSteps * kStep;
 inline constexpr int kChunk = 8;  // elements of a lane in a step
