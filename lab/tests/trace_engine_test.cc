@@ -39,10 +39,10 @@ class ObservedCache final : public kv::ForwardingCache {
     observer_.Prefetch(stream, layer, step, q, scale);
   }
   void Attend(Stream& stream, int64_t layer, const kv::Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override {
-    observer_.Attend(stream, layer, step, q, k, v, scale, out);
-    inner().Attend(stream, layer, step, q, k, v, scale, out);
+    observer_.Attend(stream, layer, step, q, k, v, softmax, out);
+    inner().Attend(stream, layer, step, q, k, v, softmax, out);
   }
   void EndStep(const kv::Step& step) override {
     inner().EndStep(step);

@@ -68,7 +68,7 @@ constexpr BlockFormat kFormats[] = {
     Read<Plain<bf16>>(30, "BF16"),
     {34, "TQ1_0", 256, 54},
     {35, "TQ2_0", 256, 66},
-    Read<blocks::MXFP4>(39, "MXFP4"),
+    Read<blocks::MXFP4>(39, "MXFP4", QuantizeMXFP4),
     {40, "NVFP4", 64, 36},
     {41, "Q1_0", 128, 18},
 };

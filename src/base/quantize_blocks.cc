@@ -39,6 +39,15 @@ void PutLevels(std::span<const float> x, float scale, float minimum, int low, in
   }
 }
 
+template <typename Block>
+void PutNotANumber(Block& block) {
+  PutHalf(std::numeric_limits<float>::quiet_NaN(), block.d);
+}
+void PutNotANumber(blocks::MXFP4& block) {
+  block.exponent = 255;
+  std::ranges::fill(block.q, 0x77);
+}
+
 // Calls quantize(x, block) for every block; one with a value that is not finite becomes NaN.
 template <typename Block, typename Quantize>
 void ForEachBlock(const float* values, int64_t count, std::byte* out, const Quantize& quantize) {
@@ -50,7 +59,7 @@ void ForEachBlock(const float* values, int64_t count, std::byte* out, const Quan
     if (AllFinite(x)) {
       quantize(x, *block);
     } else {
-      PutHalf(std::numeric_limits<float>::quiet_NaN(), block->d);
+      PutNotANumber(*block);
     }
   }
 }
@@ -60,6 +69,16 @@ void PutNibbles(const int* levels, uint8_t (&q)[16]) {
     q[i] = static_cast<uint8_t>((levels[i] & 15) | (levels[i + 16] & 15) << 4);
   }
 }
+// The code of the nearest value, of two the one of the lesser magnitude.
+int NearestFp4(float x) {
+  const float magnitude = std::abs(x);
+  int code = 0;
+  for (const float middle : {0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5.0f}) {
+    code += magnitude > middle ? 1 : 0;
+  }
+  return x < 0 ? code + 8 : code;
+}
+
 void PutFifthBits(const int* levels, uint8_t (&h)[4]) {
   for (int i = 0; i < blocks::kSmall; ++i) {
     h[i / 8] = static_cast<uint8_t>(h[i / 8] | (levels[i] >> 4 & 1) << (i % 8));
@@ -218,6 +237,31 @@ void QuantizeQ6_K(const float* values, int64_t count, std::byte* out) {
       high = static_cast<uint8_t>(high | level >> 4 << (at / 32 * 2));
     }
   });
+}
+
+void QuantizeMXFP4(const float* values, int64_t count, std::byte* out) {
+  ForEachBlock<blocks::MXFP4>(
+      values, count, out, [](std::span<const float> x, blocks::MXFP4& block) {
+        const float largest = std::abs(quantize::Extreme(x));
+        if (largest == 0) return;
+        constexpr int kBias = 127, kMost = 254;
+        const int first = std::clamp(std::ilogb(largest) - 2 + kBias, 0, kMost - 1);
+        float least = std::numeric_limits<float>::infinity();
+        for (const int exponent : {first, first + 1}) {
+          const float inverse = std::ldexp(1.0f, kBias - exponent);
+          int levels[blocks::kSmall] = {};
+          float error = 0;  // in units of the first scale's square
+          for (size_t i = 0; i < x.size(); ++i) {
+            levels[i] = NearestFp4(x[i] * inverse);
+            const float off = x[i] * inverse - 0.5f * blocks::kDoubledFp4[levels[i]];
+            error += exponent == first ? off * off : 4 * off * off;
+          }
+          if (error >= least) continue;
+          least = error;
+          block.exponent = static_cast<uint8_t>(exponent);
+          PutNibbles(levels, block.q);
+        }
+      });
 }
 
 }  // namespace litecache

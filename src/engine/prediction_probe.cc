@@ -48,10 +48,10 @@ class ProbeCache final : public kv::ForwardingCache {
     predicted_[static_cast<size_t>(layer)] = Read(stream, q);
   }
   void Attend(Stream& stream, int64_t layer, const kv::Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override {
     if (step.decode_rows > 0 && PredictionSource(layer) >= 0) Compare(layer, Read(stream, q));
-    inner().Attend(stream, layer, step, q, k, v, scale, out);
+    inner().Attend(stream, layer, step, q, k, v, softmax, out);
   }
 
  private:

@@ -148,6 +148,8 @@ void Checkpoint::Add(std::unique_ptr<TensorFile> file) {
     const bool experts = gguf_ != nullptr && name.find(kAnyExpert) != std::string::npos;
     if (!experts) {
       AddTensor(name, stored, info);
+    } else if (info.shape.size() == 2 && name.ends_with(".bias")) {
+      AddTensor(name, stored, info);  // of all experts together
     } else if (info.shape.size() == 3 && info.shape.front() <= kMaxExperts) {
       AddExperts(name, stored, info);
     } else {

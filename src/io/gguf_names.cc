@@ -15,7 +15,8 @@ constexpr std::array<NamePair, 3> kTop = {{
     {"output_norm", "model.norm"},
     {"output", "lm_head"},
 }};
-constexpr std::array<NamePair, 17> kLayer = {{
+constexpr std::string_view kSinks = "self_attn.sinks";  // without ".weight"
+constexpr std::array<NamePair, 18> kLayer = {{
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj"},
@@ -23,6 +24,7 @@ constexpr std::array<NamePair, 17> kLayer = {{
     {"attn_output", "self_attn.o_proj"},
     {"attn_q_norm", "self_attn.q_norm"},
     {"attn_k_norm", "self_attn.k_norm"},
+    {"attn_sinks", kSinks},
     {"ffn_norm", "post_attention_layernorm"},
     {"post_attention_norm", "post_self_attn_layernorm"},
     {"post_ffw_norm", "post_mlp_layernorm"},
@@ -76,7 +78,8 @@ std::string HuggingFaceName(const std::string& name) {
   stem.remove_prefix(layer.size() + 1);
   const auto* part = std::ranges::find(kLayer, stem, &NamePair::first);
   if (part == kLayer.end()) return name;
-  return fmt::format("model.layers.{}.{}{}", layer, part->second, kind);
+  return fmt::format("model.layers.{}.{}{}", layer, part->second,
+                     part->second == kSinks ? "" : kind);
 }
 
 std::filesystem::path SplitFile(const std::filesystem::path& file, int64_t part, int64_t count) {

@@ -14,6 +14,7 @@
 #include "base/matrix_view.h"
 #include "device/device.h"
 #include "litecache/kv_stats.h"
+#include "ops/attention/softmax.h"
 
 namespace litecache::kv {
 
@@ -166,9 +167,9 @@ class Cache {
   virtual void KeepInputs(Stream& stream, int64_t layer, const Step& step, const MatrixView& x,
                           KeyValueProjection* projection) {}
   // Stores k, v [T, kv_heads * head_dim] f32 of layer `layer` and attends with q [T, q_heads *
-  // head_dim] f32 into out [T, q_heads * head_dim] f32; scale multiplies q.k.
+  // head_dim] f32 into out [T, q_heads * head_dim] f32.
   virtual void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-                      const MatrixView& k, const MatrixView& v, float scale,
+                      const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
                       const MatrixView& out) = 0;
   // Commits the step's tokens to their sequences. Call after the last layer.
   virtual void EndStep(const Step& step) = 0;

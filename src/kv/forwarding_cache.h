@@ -35,9 +35,9 @@ class ForwardingCache : public Cache {
     inner_.KeepInputs(stream, layer, step, x, projection);
   }
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override {
-    inner_.Attend(stream, layer, step, q, k, v, scale, out);
+    inner_.Attend(stream, layer, step, q, k, v, softmax, out);
   }
   void EndStep(const Step& step) override { inner_.EndStep(step); }
   Stats GetStats() const override { return inner_.GetStats(); }

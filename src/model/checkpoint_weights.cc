@@ -10,6 +10,8 @@
 #include "base/join.h"
 #include "device/cpu/cpu_device.h"
 #include "io/checkpoint.h"
+#include "model/stacked_experts.h"
+#include "model/stored_matrix.h"
 #include "model/weight_types.h"
 #include "model/weights.h"
 
@@ -65,8 +67,8 @@ class CheckpointWeights final : public WeightStore {
   }
 
   MatrixView Matrix(const std::string& name, int64_t rows, int64_t cols) override {
-    const std::optional<QuantizedMatrix> quantized = types_.Stored(name, rows, cols);
-    const Found found = quantized ? Found() : Find(name, {rows, cols});
+    const std::unique_ptr<StoredMatrix> stored = types_.Stored(name, rows, cols);
+    const Found found = stored != nullptr ? Found() : Find(name, {rows, cols});
     MatrixView view = types_.Of(name, rows, cols);
     const auto bytes = static_cast<size_t>(rows * view.RowBytes());
     Count(bytes);
@@ -84,9 +86,9 @@ class CheckpointWeights final : public WeightStore {
     if (passing_) buffers_.clear();
     buffers_.push_back(device_.Allocate(bytes));
     view.data = buffers_.back().data();
-    if (quantized) {
-      Convert(*quantized, types_.Rounding(name, cols), view);
-      Report(quantized->bytes());
+    if (stored != nullptr) {
+      Convert(*stored, types_.Rounding(name, cols), view);
+      Report(stored->bytes());
     } else {
       Convert(found, types_.Rounding(name, cols), view);
       Report(found.bytes);
@@ -99,7 +101,17 @@ class CheckpointWeights final : public WeightStore {
     for (int64_t i = 0; i < n; ++i) weight[i] += added;
     return weight;
   }
-  const float* Bias(const std::string& name, int64_t n) override { return Vector(name, n); }
+  const float* Bias(const std::string& name, int64_t n) override {
+    const std::optional<StackedBias> stacked = FindStackedBias(*checkpoint_, name, n);
+    if (!stacked) return Vector(name, n);
+    const BlockFormat& format = *FindBlockFormat(stacked->tensor.info->dtype);
+    float* const out = NewVector(n);
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t at = stacked->first + stacked->step * i;
+      format.to_float(stacked->tensor.data + at * format.bytes, 1, out + i);
+    }
+    return out;
+  }
 
   void Finish(const std::function<void(int64_t done, int64_t total)>& progress) override {
     const auto total = static_cast<int64_t>(checkpoint_->file_bytes());
@@ -170,21 +182,20 @@ class CheckpointWeights final : public WeightStore {
         });
   }
 
-  void Convert(const QuantizedMatrix& from, const BlockFormat* rounding,
-               const MatrixView& out) const {
-    constexpr int64_t kTile = QuantizedMatrix::kTileRows;
+  void Convert(const StoredMatrix& from, const BlockFormat* rounding, const MatrixView& out) const {
+    constexpr int64_t kTile = StoredMatrix::kTileRows;
     AsCpu(*stream_).pool().ParallelFor(
         (out.rows + kTile - 1) / kTile, 1, [&](int64_t begin, int64_t end, int) {
-          QuantizedMatrix::Reader reader(from);
+          const auto reader = from.NewReader();
           std::vector<float> values(static_cast<size_t>(out.cols));
           std::vector<std::byte> rounded;
           for (int64_t row = begin * kTile; row < std::min(end * kTile, out.rows); ++row) {
             auto* to = static_cast<std::byte*>(out.Rows(row, 1).data);
             if (out.dtype == DType::kBlocks && out.format == from.format()) {
-              reader.ToBlocks(row, to);
+              reader->ToBlocks(row, to);
               continue;
             }
-            reader.ToFloat(row, values.data());
+            reader->ToFloat(row, values.data());
             Put(values, rounding, out, to, &rounded);
           }
         });

@@ -91,10 +91,10 @@ ModelConfig ParseConfig(const nlohmann::json& whole, const std::string& name) {
 int64_t CountParameters(const ModelConfig& c, int64_t experts) {
   const bool opt = c.family == Family::kOpt;
   const int64_t attention_weights = c.hidden * (2 * c.q_width() + 2 * c.kv_width());
-  const int64_t attention_biases = (c.attention_bias ? c.q_width() + 2 * c.kv_width() : 0) +
-                                   (c.attention_output_bias ? c.hidden : 0) +
-                                   (c.qk_norm ? 2 * c.head_dim : 0) +
-                                   (c.wide_qk_norm ? c.q_width() + c.kv_width() : 0);
+  const int64_t attention_biases =
+      (c.attention_bias ? c.q_width() + 2 * c.kv_width() : 0) +
+      (c.attention_output_bias ? c.hidden : 0) + (c.qk_norm ? 2 * c.head_dim : 0) +
+      (c.wide_qk_norm ? c.q_width() + c.kv_width() : 0) + (c.attention_sinks ? c.q_heads : 0);
   const int64_t mlp_matrices = opt ? 2 : 3;
   const int64_t mlp_biases = c.mlp_bias ? (mlp_matrices - 1) * c.intermediate + c.hidden : 0;
   const int64_t norm = opt ? 2 * c.hidden : c.hidden;  // LayerNorm has a bias as well as a weight
@@ -103,11 +103,14 @@ int64_t CountParameters(const ModelConfig& c, int64_t experts) {
                                   &c.norms.feed_forward_input, &c.norms.feed_forward_output}) {
     layer_norms += name->empty() ? 0 : 1;
   }
+  // An expert's row of the router, and with it all that is its own.
+  const int64_t router = c.hidden + (c.experts.bias ? 1 : 0);
+  int64_t expert = router + 3 * c.hidden * c.experts.intermediate;
+  if (c.experts.bias) expert += 2 * c.experts.intermediate + c.hidden;
   int64_t total = c.layers * (attention_weights + attention_biases + layer_norms * norm);
   for (int64_t layer = 0; layer < c.layers; ++layer) {
-    total += c.has_experts(layer)
-                 ? c.hidden * (c.experts.count + experts * 3 * c.experts.intermediate)
-                 : mlp_matrices * c.hidden * c.intermediate + mlp_biases;
+    total += c.has_experts(layer) ? experts * expert + (c.experts.count - experts) * router
+                                  : mlp_matrices * c.hidden * c.intermediate + mlp_biases;
   }
   total += c.vocab * c.embedding_dim * (c.tie_embeddings ? 1 : 2);
   if (c.final_norm) total += norm;
@@ -163,8 +166,9 @@ void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t d
   config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(1e-6);
   config.tie_embeddings = fields.Bool("tie_word_embeddings").value_or(false);
   const std::string activation = fields.String("hidden_act").value_or("silu");
-  config.gelu = activation == "gelu_pytorch_tanh" || activation == "gelu_new";
-  if (activation != "silu" && activation != "swish" && !config.gelu) {
+  if (activation == "gelu_pytorch_tanh" || activation == "gelu_new") {
+    config.gate_function = ops::kGeluTanh;
+  } else if (activation != "silu" && activation != "swish") {
     fields.Refuse("hidden_act", "silu and gelu_pytorch_tanh are supported");
   }
   config.rope = ParseRope(fields, config.max_context, layer_type);

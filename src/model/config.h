@@ -11,6 +11,7 @@
 #include "base/dtype.h"
 #include "kv/cache.h"
 #include "model/quantization_config.h"
+#include "ops/common/gate_function.h"
 
 namespace litecache::model {
 
@@ -29,6 +30,7 @@ enum class Family {
   kQwen3Moe,
   kOlmoe,
   kMixtral,
+  kGptOss,
   kOpt
 };
 
@@ -72,7 +74,9 @@ struct ExpertConfig {
   int64_t intermediate = 0;
   bool normalized = true;   // the weights of a row's experts add up to 1
   std::vector<bool> dense;  // [layers]: layers with an ordinary block; empty: none
-  std::string module = "mlp", gate = "gate_proj", up = "up_proj", down = "down_proj";
+  bool bias = false;        // of the router and of all matrices
+  std::string module = "mlp", router = "gate";
+  std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
 };
 
 struct ModelConfig {
@@ -114,7 +118,8 @@ struct ModelConfig {
   // Sliding windows: layers [layers] that attend the last `window` tokens only; empty: none.
   int64_t window = 0;
   std::vector<bool> windowed;
-  bool gelu = false;  // the feed-forward gate's function; otherwise SiLU
+  bool attention_sinks = false;  // learned ones (ops/attention/softmax.h), not first tokens
+  ops::GateFunction gate_function = ops::kSilu;  // of feed-forward blocks
   ExpertConfig experts;
   float norm_added = 0;  // to all norms' weights (Gemma: 1)
   double embedding_scale = 1;

@@ -10,18 +10,25 @@ ExpertBlock TakeExperts(WeightStore& weights, const ExpertConfig& config, int64_
                         int64_t layer, const std::string& name) {
   const LayerPlace place{layer, LayerPart::kRest};
   ExpertBlock block;
-  block.router = weights.LayerMatrix(place, fmt::format("{}{}.gate.weight", name, config.module),
-                                     config.count, hidden);
-  block.experts = weights.Experts(
-      {.place = place,
-       .count = config.count,
-       .hidden = hidden,
-       .intermediate = config.intermediate,
-       .name = [&](int part, int64_t expert) {
-         const std::string* const modules[] = {&config.gate, &config.up, &config.down};
-         return fmt::format("{}{}.experts.{}.{}.weight", name, config.module, expert,
-                            *modules[part]);
-       }});
+  const std::string router = fmt::format("{}{}.{}.", name, config.module, config.router);
+  block.router = weights.LayerMatrix(place, router + "weight", config.count, hidden);
+  const std::string* const modules[] = {&config.gate, &config.up, &config.down};
+  const ExpertRequest request = {.place = place,
+                                 .count = config.count,
+                                 .hidden = hidden,
+                                 .intermediate = config.intermediate,
+                                 .name = [&](int part, int64_t expert) {
+                                   return fmt::format("{}{}.experts.{}.{}.weight", name,
+                                                      config.module, expert, *modules[part]);
+                                 }};
+  block.experts = weights.Experts(request);
+  if (!config.bias) return block;
+  block.router_bias = weights.Bias(router + "bias", config.count);
+  for (int part = 0; part < ops::kExpertParts; ++part) {
+    ops::PartOf(block.experts, part).bias =
+        weights.Bias(fmt::format("{}{}.experts.*.{}.bias", name, config.module, *modules[part]),
+                     config.count * request.Rows(part));
+  }
   return block;
 }
 
@@ -47,7 +54,7 @@ void RunExperts(Stream& stream, const ExpertConfig& config, const ExpertBlock& b
                                 .weights = a.weights.Row<float>(0),
                                 .rows = h.rows,
                                 .active = config.active};
-  ops::Linear(stream, h, block.router, nullptr, a.logits);
+  ops::Linear(stream, h, block.router, block.router_bias, a.logits);
   ops::Route(stream, a.logits, config.normalized, routing);
   ops::Experts(stream, h, routing, block.experts, function, a.scratch.data, x);
 }

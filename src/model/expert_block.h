@@ -12,7 +12,8 @@
 namespace litecache::model {
 
 struct ExpertBlock {
-  MatrixView router;  // [experts, hidden]
+  MatrixView router;                   // [experts, hidden]
+  const float* router_bias = nullptr;  // [experts]
   ops::ExpertLayer experts;
 };
 

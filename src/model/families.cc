@@ -8,9 +8,9 @@ namespace litecache::model {
 
 std::span<const FamilySpec> Families() {
   static const std::vector<FamilySpec> kFamilies = {
-      kLlamaSpec,  kMistralSpec,  kQwen2Spec, kQwen3Spec,   kOlmo2Spec,
-      kPhi3Spec,   kSmolLm3Spec,  kGlm4Spec,  kGraniteSpec, kOlmo3Spec,
-      kGemma3Spec, kQwen3MoeSpec, kOlmoeSpec, kMixtralSpec, kOptSpec};
+      kLlamaSpec,   kMistralSpec, kQwen2Spec,   kQwen3Spec, kOlmo2Spec,  kPhi3Spec,
+      kSmolLm3Spec, kGlm4Spec,    kGraniteSpec, kOlmo3Spec, kGemma3Spec, kQwen3MoeSpec,
+      kOlmoeSpec,   kMixtralSpec, kGptOssSpec,  kOptSpec};
   return kFamilies;
 }
 
@@ -51,6 +51,8 @@ std::string_view Name(Family family) {
       return "olmoe";
     case Family::kMixtral:
       return "mixtral";
+    case Family::kGptOss:
+      return "gpt_oss";
     case Family::kOpt:
       return "opt";
   }

@@ -40,6 +40,7 @@ extern const FamilySpec kGemma3Spec;    // gemma3.cc
 extern const FamilySpec kQwen3MoeSpec;  // qwen3.cc
 extern const FamilySpec kOlmoeSpec;     // olmo2.cc
 extern const FamilySpec kMixtralSpec;   // llama.cc
+extern const FamilySpec kGptOssSpec;    // gpt_oss.cc
 extern const FamilySpec kOptSpec;       // opt.cc
 
 }  // namespace litecache::model

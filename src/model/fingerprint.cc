@@ -53,7 +53,12 @@ std::string Describe(const ModelConfig& c) {
                         e.intermediate, e.normalized);
     for (const bool dense : e.dense) text += dense ? '1' : '0';
   }
-  if (c.gelu) text += " gelu";
+  if (c.attention_sinks) text += " sinks";
+  if (const ops::GateFunction& f = c.gate_function; f.up_added != 0) {
+    text += fmt::format(" gate={} limit={} up_added={}", f.linear, f.limit, f.up_added);
+  } else if (f.cubic != 0) {
+    text += " gelu";
+  }
   if (c.norm_added != 0) text += fmt::format(" norm_added={}", c.norm_added);
   if (const auto& q = c.quantization) {  // what the tensors do not show
     text += fmt::format(" scales of {}x{} symmetric={} less_one={}", q->scale_rows, q->scale_cols,

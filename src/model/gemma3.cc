@@ -21,7 +21,7 @@ void ParseGemma3(const io::JsonFields& fields, ModelConfig& config) {
   if (fields.String("hidden_activation").value_or(kGelu) != kGelu) {
     fields.Refuse("hidden_activation", fmt::format("only {} is supported", kGelu));
   }
-  config.gelu = true;
+  config.gate_function = ops::kGeluTanh;
   for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
     if (fields.Has(cap)) fields.Refuse(cap, "logits are not capped");
   }

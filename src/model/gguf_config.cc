@@ -22,17 +22,18 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kGemma = "gemma3";
-constexpr std::string_view kSupported = "llama, qwen2, qwen3, qwen3moe, olmoe and gemma3";
+constexpr std::string_view kGemma = "gemma3", kGptOss = "gpt-oss";
+constexpr std::string_view kSupported = "llama, qwen2, qwen3, qwen3moe, olmoe, gemma3 and gpt-oss";
 constexpr std::string_view kRouter = ".mlp.gate.weight";
 constexpr const char* kRopeFactors = "rope_freqs.weight";
 constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max();
 
 // Control tokens that end an answer. Files name one of them as the end of a text, and chat models
 // end a turn with another.
-constexpr std::array<std::string_view, 9> kEnds = {
-    "<|endoftext|>", "<|end_of_text|>",       "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>",
-    "<end_of_turn>", "<｜end▁of▁sentence｜>", "[EOS]"};
+constexpr std::array<std::string_view, 11> kEnds = {
+    "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>",    "<|im_end|>",
+    "<|end|>",       "<|return|>",      "<|call|>",   "<end_of_turn>", "<｜end▁of▁sentence｜>",
+    "[EOS]"};
 constexpr int64_t kControlToken = 3;
 
 // The keys of one architecture: "llama.block_count".
@@ -72,6 +73,7 @@ std::string_view Architecture(const io::JsonFields& fields) {
   if (name == "qwen3moe") return "Qwen3MoeForCausalLM";
   if (name == "olmoe") return "OlmoeForCausalLM";
   if (name == kGemma) return "Gemma3ForCausalLM";
+  if (name == kGptOss) return "GptOssForCausalLM";
   // Mistral's models are Llama's in GGUF; what differs is the window, of which Mistral's parser
   // knows.
   const bool window = fields.Has("llama.attention.sliding_window");
@@ -119,8 +121,11 @@ std::vector<int64_t> EndIds(const io::Gguf& gguf) {
   }
   const auto tokens = gguf.Strings("tokenizer.ggml.tokens");
   const auto types = gguf.Integers("tokenizer.ggml.token_type");
+  // gpt-oss ends a channel with <|end|>, and goes on with the next.
+  const bool channels = std::ranges::find(tokens, "<|channel|>") != tokens.end();
   for (size_t id = 0; id < std::min(tokens.size(), types.size()); ++id) {
-    if (types[id] == kControlToken && std::ranges::find(kEnds, tokens[id]) != kEnds.end()) {
+    const bool ends = std::ranges::find(kEnds, tokens[id]) != kEnds.end();
+    if (types[id] == kControlToken && ends && !(channels && tokens[id] == "<|end|>")) {
       ids.insert(static_cast<int64_t>(id));
     }
   }
@@ -226,6 +231,8 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
   if (const int64_t window = keys.Int("attention.sliding_window", kMaxContext, 0)) {
     config["sliding_window"] = window;
   }
+  // Files do not say so, but the model was trained like that.
+  if (keys.architecture() == kGptOss) config["rope_scaling"]["truncate"] = false;
   if (*fields.String("general.architecture") == kGemma) {
     // As llama.cpp knows it: of the largest model, the scale is that of the heads that its width
     // would have.
@@ -245,17 +252,21 @@ void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config) {
                       }) > 0;
   config->converts_weights =
       plain.size() > 1 || (config->quantized && !plain.contains("BF16") && !plain.empty());
+  // By the names that io/gguf_names.cc gives them, as of experts below.
+  if (config->family == Family::kGptOss) {
+    config->norms.feed_forward_input = "post_self_attn_layernorm";
+  }
   if (config->family == Family::kGemma3) {
-    // By the names that io/gguf_names.cc gives them; 1 has been added.
+    // 1 has been added.
     config->norms = {.attention_input = "input_layernorm",
                      .attention_output = "post_self_attn_layernorm",
                      .feed_forward_input = "post_attention_layernorm",
                      .feed_forward_output = "post_mlp_layernorm"};
     config->norm_added = 0;
   }
-  // By the names that io/gguf_names.cc gives them.
   const ExpertConfig names;
   config->experts.module = names.module;
+  config->experts.router = names.router;
   config->experts.gate = names.gate;
   config->experts.up = names.up;
   config->experts.down = names.down;

@@ -167,10 +167,13 @@ std::optional<QuantizationConfig> ParseQuantization(const io::JsonFields& fields
     if (method == "fp8") return ParseFp8(*quantization);
     if (method == "awq") return ParseAwq(*quantization);
     if (method == "gptq") return ParseGptq(*quantization);
+    // Its tensors tell: model/stacked_experts.h.
+    if (method == "mxfp4") return QuantizationConfig{};
     if (method == "compressed-tensors") return ParseCompressedTensors(*quantization);
     quantization->Refuse(
         "quant_method",
-        "weights quantized with fp8, awq, gptq or compressed-tensors are read: use one of these, "
+        "weights quantized with fp8, mxfp4, awq, gptq or compressed-tensors are read: use one of "
+        "these, "
         "or the model that the weights were made from, often the one of the same name without the "
         "method's");
   }

@@ -91,22 +91,22 @@ QuantizedMatrix::QuantizedMatrix(const QuantizationConfig& config, int64_t rows,
       transposed_(config.layout == Layout::kGptq || config.layout == Layout::kAwq),
       groups_(config.scale_cols == 0 ? 1 : Pieces(cols, config.scale_cols)) {}
 
-std::optional<QuantizedMatrix> QuantizedMatrix::Find(const io::Checkpoint& checkpoint,
-                                                     const QuantizationConfig& config,
-                                                     const std::string& name, int64_t rows,
-                                                     int64_t cols) {
-  if (!name.ends_with(kWeight)) return std::nullopt;
+std::unique_ptr<QuantizedMatrix> QuantizedMatrix::Find(const io::Checkpoint& checkpoint,
+                                                       const QuantizationConfig& config,
+                                                       const std::string& name, int64_t rows,
+                                                       int64_t cols) {
+  if (!name.ends_with(kWeight)) return nullptr;
   const std::string module = name.substr(0, name.size() - kWeight.size() + 1);
   const io::TensorInfo* weight = checkpoint.Find(name).info;
-  if (weight != nullptr && HasPlainValues(*weight)) return std::nullopt;
+  if (weight != nullptr && HasPlainValues(*weight)) return nullptr;
   if (checkpoint.Find(module + std::string(CodesName(config.layout))).info == nullptr) {
-    return std::nullopt;
+    return nullptr;
   }
-  QuantizedMatrix matrix(config, rows, cols);
-  matrix.TakeCodes(checkpoint, module);
-  matrix.TakeScales(checkpoint, module);
-  matrix.TakeGroups(checkpoint, module);
-  matrix.ChooseFormat();
+  std::unique_ptr<QuantizedMatrix> matrix(new QuantizedMatrix(config, rows, cols));
+  matrix->TakeCodes(checkpoint, module);
+  matrix->TakeScales(checkpoint, module);
+  matrix->TakeGroups(checkpoint, module);
+  matrix->ChooseFormat();
   return matrix;
 }
 
@@ -292,6 +292,27 @@ float QuantizedMatrix::Zero(int64_t row, int64_t group) const {
         zeros_label_, zero, row, group, middle);
   }
   return static_cast<float>(zero);
+}
+
+class QuantizedMatrix::Reader final : public StoredMatrix::Reader {
+ public:
+  explicit Reader(const QuantizedMatrix& matrix);
+  void ToFloat(int64_t row, float* out) override;
+  void ToBlocks(int64_t row, std::byte* out) override;
+
+ private:
+  const uint8_t* Load(int64_t row);  // codes of a row, and its groups' zeros_ and scales_
+
+  const QuantizedMatrix& matrix_;
+  int64_t stride_;
+  int64_t first_ = -kTileRows;  // row of the tile
+  std::vector<uint8_t> tile_;   // [kTileRows][stride_]: codes
+  std::vector<float> zeros_, scales_;
+  std::vector<float> values_;
+};
+
+std::unique_ptr<StoredMatrix::Reader> QuantizedMatrix::NewReader() const {
+  return std::make_unique<Reader>(*this);
 }
 
 QuantizedMatrix::Reader::Reader(const QuantizedMatrix& matrix)

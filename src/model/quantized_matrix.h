@@ -1,11 +1,10 @@
-// A matrix of a Hugging Face directory with quantized weights: its rows in f32, or in the blocks
-// that it is kept in.
+// A matrix of a Hugging Face directory with quantized weights.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
-#include <optional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,51 +12,33 @@
 #include "base/block_format.h"
 #include "io/checkpoint.h"
 #include "model/quantization_config.h"
+#include "model/stored_matrix.h"
 
 namespace litecache::model {
 
 // Every value is (code - zero) * scale, where a code of 8 bits may be the bits of an FP8 number;
 // zero and scale belong to a group of columns of the row.
-class QuantizedMatrix {
+class QuantizedMatrix final : public StoredMatrix {
  public:
-  // The matrix whose plain tensor would be `name`, "….weight" [rows, cols]. None: there is such a
+  // The matrix whose plain tensor would be `name`, "….weight" [rows, cols]. Null: there is such a
   // plain tensor, or none of the matrix at all. Throws FileError for tensors that are missing or do
   // not fit the matrix, and for a g_idx that names no group. The checkpoint must outlive the
   // result.
-  static std::optional<QuantizedMatrix> Find(const io::Checkpoint& checkpoint,
-                                             const QuantizationConfig& config,
-                                             const std::string& name, int64_t rows, int64_t cols);
+  static std::unique_ptr<QuantizedMatrix> Find(const io::Checkpoint& checkpoint,
+                                               const QuantizationConfig& config,
+                                               const std::string& name, int64_t rows, int64_t cols);
 
-  // Of the blocks that hold the values: Q4_0 or Q4_1 with the file's own codes, exact but for
-  // scales and minima in f16, where every block has one scale of 4-bit codes; else Q8_0, whose
-  // rounding is small beside that of the file's. Null: there are no blocks for so many columns.
-  const BlockFormat* format() const { return format_; }
-  uint64_t bytes() const { return bytes_; }  // in the files
-
-  // Rows are read in tiles of so many: where codes are packed along columns of the file, those of
-  // neighbouring rows are neighbours.
-  static constexpr int64_t kTileRows = 64;
-
-  // Reads rows, for one thread; each tile once if they are in order. Throws FileError for a code of
-  // zero that contradicts the config.
-  class Reader {
-   public:
-    explicit Reader(const QuantizedMatrix& matrix);
-    void ToFloat(int64_t row, float* out);
-    void ToBlocks(int64_t row, std::byte* out);  // of format(), which is not null
-
-   private:
-    const uint8_t* Load(int64_t row);  // codes of a row, and its groups' zeros_ and scales_
-
-    const QuantizedMatrix& matrix_;
-    int64_t stride_;
-    int64_t first_ = -kTileRows;  // row of the tile
-    std::vector<uint8_t> tile_;   // [kTileRows][stride_]: codes
-    std::vector<float> zeros_, scales_;
-    std::vector<float> values_;
-  };
+  // Q4_0 or Q4_1 with the file's own codes, exact but for scales and minima in f16, where every
+  // block has one scale of 4-bit codes; else Q8_0, whose rounding is small beside that of the
+  // file's. Null: there are no blocks for so many columns.
+  const BlockFormat* format() const override { return format_; }
+  uint64_t bytes() const override { return bytes_; }
+  // Throws FileError, when a row is read, for a code of zero that contradicts the config.
+  std::unique_ptr<StoredMatrix::Reader> NewReader() const override;
 
  private:
+  class Reader;
+
   QuantizedMatrix(const QuantizationConfig& config, int64_t rows, int64_t cols);
 
   // Throws FileError if the tensor is missing or of another dtype or shape.

@@ -55,6 +55,7 @@ struct ConfigText {
   const char* fields;
 };
 constexpr const char* kGemma3 = "Gemma3ForCausalLM";
+constexpr const char* kGptOssModel = "GptOssForCausalLM";
 constexpr ConfigText kConfigs[] = {
     {"qwen3-30b-a3b", "Qwen3MoeForCausalLM", R"("hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48,
       "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936,
@@ -66,6 +67,16 @@ constexpr ConfigText kConfigs[] = {
     {"olmoe-7b", "OlmoeForCausalLM", R"("hidden_size": 2048, "intermediate_size": 1024, "num_hidden_layers": 16,
       "num_attention_heads": 16, "num_key_value_heads": 16, "vocab_size": 50304, "max_position_embeddings": 4096,
       "rope_theta": 10000, "rms_norm_eps": 1e-5, "num_experts": 64, "num_experts_per_tok": 8, "norm_topk_prob": false)"},
+    {"gpt-oss-20b", kGptOssModel, R"("hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 24,
+      "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088,
+      "max_position_embeddings": 131072, "sliding_window": 128, "rope_theta": 150000, "rope_scaling": {"rope_type": "yarn",
+      "factor": 32, "original_max_position_embeddings": 4096, "truncate": false}, "num_local_experts": 32,
+      "num_experts_per_tok": 4)"},
+    {"gpt-oss-120b", kGptOssModel, R"("hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36,
+      "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 201088,
+      "max_position_embeddings": 131072, "sliding_window": 128, "rope_theta": 150000, "rope_scaling": {"rope_type": "yarn",
+      "factor": 32, "original_max_position_embeddings": 4096, "truncate": false}, "num_local_experts": 128,
+      "num_experts_per_tok": 4)"},
     {"gemma3-270m", kGemma3, R"("hidden_size": 640, "intermediate_size": 2048, "num_hidden_layers": 18, "num_attention_heads": 4,
       "num_key_value_heads": 1, "vocab_size": 262144, "max_position_embeddings": 32768, "sliding_window": 512)"},
     {"gemma3-1b", kGemma3, R"("hidden_size": 1152, "intermediate_size": 6912, "num_hidden_layers": 26, "num_attention_heads": 4,

@@ -31,6 +31,7 @@ struct Layer {
   // [head_dim], of each head; or [q_width] and [kv_width], of all heads together
   const float* q_norm = nullptr;
   const float* k_norm = nullptr;
+  const float* sinks = nullptr;                  // [q_heads] (ops/attention/softmax.h)
   const float* attention_output_norm = nullptr;  // [hidden]
   const float* feed_forward_norm = nullptr;      // [hidden], of the feed-forward block's input
   LinearWeights gate, up, down;
@@ -176,6 +177,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       layer.q_norm = Norm(name + "self_attn.q_norm", c.wide_qk_norm ? c.q_width() : c.head_dim);
       layer.k_norm = Norm(name + "self_attn.k_norm", c.wide_qk_norm ? c.kv_width() : c.head_dim);
     }
+    if (c.attention_sinks) layer.sinks = weights().Bias(name + "self_attn.sinks", c.q_heads);
     if (c.has_experts(index)) {
       LC_CHECK(!ChangesOutputs(c), "experts add to the residual stream by themselves");
       layer.experts = TakeLayerExperts(index, name);
@@ -220,6 +222,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     ops::Linear(stream, x, {parts.begin(), parts.size()});
   }
 
+  ops::Softmax SoftmaxOf(const Layer& layer) const { return {Scale(), layer.sinks}; }
   float Scale() const {
     if (config().attention_scale) return static_cast<float>(*config().attention_scale);
     return 1.0f / std::sqrt(static_cast<float>(config().head_dim));
@@ -302,7 +305,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     Multiply(stream, h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
     Rotate(stream, index, RotationsOf(index, a), {Queries(layer, a.q), Keys(layer, a.k)});
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
-    cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
+    cache.Attend(stream, index, step, a.q, a.k, a.v, SoftmaxOf(layer), a.attention);
     // Not earlier: until here the cache's streams may project rows of this layer.
     ReleaseWeights(stream, index, LayerPart::kQuery);
   }
@@ -344,7 +347,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     }
     cache.Prefetch(stream, predicted, step, next_q, Scale());
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
-    cache.Attend(stream, index, step, q, k, v, Scale(), a.attention);
+    cache.Attend(stream, index, step, q, k, v, SoftmaxOf(layer), a.attention);
     ReleaseWeights(stream, index, LayerPart::kQuery);
   }
 
@@ -382,7 +385,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     AwaitWeights(stream, index, LayerPart::kRest);
     AddOutput(stream, a.attention, layer.o, layer.attention_output_norm, a);
     const MatrixView h = Normed(stream, a.x, layer.feed_forward_norm, a.h);
-    const ops::GateFunction& function = config().gelu ? ops::kGeluTanh : ops::kSilu;
+    const ops::GateFunction& function = config().gate_function;
     if (config().has_experts(index)) {
       RunExperts(stream, config().experts, layer.experts, h, function, a.experts, a.x);
     } else {

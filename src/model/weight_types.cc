@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/join.h"
+#include "model/quantized_matrix.h"
+#include "model/stacked_experts.h"
 #include "ops/linear/quantized/packed_blocks.h"
 
 namespace litecache::model {
@@ -96,7 +98,9 @@ const BlockFormat* Quantization::Of(std::string_view name, int64_t cols) const {
   const std::string_view module = ModuleOf(name);
   // Learned positions are added, not multiplied: they stay. So do experts' routers, whose errors
   // exchange experts, and which are a thousandth of a model.
-  if (format == nullptr || module == "embed_positions" || module == "gate") return nullptr;
+  if (format == nullptr || module == "embed_positions" || module == "gate" || module == "router") {
+    return nullptr;
+  }
   for (const auto& [of, other] : modules) {
     if (of == module) return other == nullptr ? nullptr : Fitting(*other, cols);
   }
@@ -126,10 +130,12 @@ WeightTypes::WeightTypes(const ModelConfig& config, std::optional<DType> dtype,
 
 MatrixView WeightTypes::Of(const std::string& name, int64_t rows, int64_t cols) const {
   const io::TensorInfo* info = checkpoint_ == nullptr ? nullptr : checkpoint_->Find(name).info;
+  const std::unique_ptr<StoredMatrix> stored =
+      dtype_ != DType::kF32 ? Stored(name, rows, cols) : nullptr;
   if (dtype_ != DType::kF32) {
     const BlockFormat* format = quantization_.Of(name, cols);
     if (format == nullptr) {
-      if (const auto stored = Stored(name, rows, cols)) {
+      if (stored != nullptr) {
         format = stored->format();
       } else if (info != nullptr) {
         format = FindBlockFormat(info->dtype);
@@ -140,14 +146,17 @@ MatrixView WeightTypes::Of(const std::string& name, int64_t rows, int64_t cols) 
     }
   }
   std::optional<DType> dtype = dtype_;
+  if (!dtype && stored != nullptr) dtype = stored->dtype();
   if (!dtype && info != nullptr) dtype = PlainType(*info);
   // A tensor that is missing, or of a type that is not read, is reported where it is taken.
   return MatrixView::Of(static_cast<void*>(nullptr), dtype.value_or(DType::kF32), rows, cols);
 }
 
-std::optional<QuantizedMatrix> WeightTypes::Stored(const std::string& name, int64_t rows,
-                                                   int64_t cols) const {
-  if (!stored_ || checkpoint_ == nullptr) return std::nullopt;
+std::unique_ptr<StoredMatrix> WeightTypes::Stored(const std::string& name, int64_t rows,
+                                                  int64_t cols) const {
+  if (checkpoint_ == nullptr) return nullptr;
+  if (auto stacked = FindStackedExpert(*checkpoint_, name, rows, cols)) return stacked;
+  if (!stored_) return nullptr;
   return QuantizedMatrix::Find(*checkpoint_, *stored_, name, rows, cols);
 }
 

@@ -12,7 +12,7 @@
 #include "base/matrix_view.h"
 #include "io/checkpoint.h"
 #include "model/config.h"
-#include "model/quantized_matrix.h"
+#include "model/stored_matrix.h"
 
 namespace litecache::model {
 
@@ -45,8 +45,9 @@ class WeightTypes {
 
   // A view without data. name: Hugging Face's.
   MatrixView Of(const std::string& name, int64_t rows, int64_t cols) const;
-  // The matrix as a directory with quantized weights has it; none: it is plain, or missing.
-  std::optional<QuantizedMatrix> Stored(const std::string& name, int64_t rows, int64_t cols) const;
+  // The matrix as a directory has it that quantizes weights or stacks experts; null: it is plain,
+  // or missing.
+  std::unique_ptr<StoredMatrix> Stored(const std::string& name, int64_t rows, int64_t cols) const;
   bool quantized_files() const { return stored_.has_value(); }  // of such a directory
   // Whether matrices are blocks in memory.
   bool quantizes() const { return quantizes_; }

@@ -53,6 +53,7 @@ class WeightStore {
   // A [n] vector widened to f32: norm weights and biases, a thousandth of a model's bytes. added:
   // to every element in the file.
   virtual const float* NormWeight(const std::string& name, int64_t n, float added) = 0;
+  // name: also "….experts.*.up_proj.bias", those of all experts, one behind another.
   virtual const float* Bias(const std::string& name, int64_t n) = 0;
   // Called once, after the decoder has requested all tensors: reads the weights into memory.
   virtual void Finish(const std::function<void(int64_t done, int64_t total)>& progress) {}

@@ -42,12 +42,12 @@ class RecordingCache final : public kv::ForwardingCache {
   }
 
   void Attend(Stream& stream, int64_t layer, const kv::Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override {
     KeepKeys(stream, layer, step, k);
     KeepQueries(layer, step, q);
-    recording_.scale = scale;
-    inner().Attend(stream, layer, AsPrompt(step), q, k, v, scale, out);
+    recording_.scale = softmax.scale;
+    inner().Attend(stream, layer, AsPrompt(step), q, k, v, softmax, out);
     attended_ = layer + 1;
   }
 

@@ -26,11 +26,11 @@ class TimingCache final : public kv::ForwardingCache {
   using kv::ForwardingCache::ForwardingCache;
 
   void Attend(Stream& stream, int64_t layer, const kv::Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override {
     stream.Synchronize();
     (layer == 0 ? first_ : last_) = Clock::now();
-    inner().Attend(stream, layer, step, q, k, v, scale, out);
+    inner().Attend(stream, layer, step, q, k, v, softmax, out);
   }
   // From the first layer's attention to the last one's.
   double seconds() const { return Seconds(first_, last_); }

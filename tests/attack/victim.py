@@ -49,7 +49,7 @@ class Victim(program.Server):
         address = urllib.parse.urlsplit(self.url)
         return socket.create_connection((address.hostname, address.port), timeout=timeout)
 
-    def post(self, path, body, timeout=60 + 2 * CPU_SECONDS):
+    def post(self, path, body, timeout=60 + 10 * CPU_SECONDS):
         """Status and JSON of the answer; `body` is bytes, or a value to be written as JSON."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data=data,

@@ -161,10 +161,10 @@ class LostCache final : public kv::Cache {
     cache_->BeginStep(step);
   }
   void Attend(Stream& stream, int64_t layer, const kv::Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override {
     Check();
-    cache_->Attend(stream, layer, step, q, k, v, scale, out);
+    cache_->Attend(stream, layer, step, q, k, v, softmax, out);
   }
   void EndStep(const kv::Step& step) override { cache_->EndStep(step); }
   kv::Stats GetStats() const override { return cache_->GetStats(); }

@@ -104,6 +104,34 @@ TEST(ConfigTest, Gemma3) {
                "hidden_activation");
 }
 
+TEST(ConfigTest, GptOss) {
+  // gpt-oss-20b's config, shortened.
+  json gpt = json::parse(R"({"architectures":["GptOssForCausalLM"],"attention_bias":true,
+      "head_dim":64,"hidden_act":"silu","hidden_size":2880,"intermediate_size":2880,
+      "max_position_embeddings":131072,"model_type":"gpt_oss","num_attention_heads":64,
+      "num_experts_per_tok":4,"num_hidden_layers":24,"num_key_value_heads":8,
+      "num_local_experts":32,"rms_norm_eps":1e-05,"rope_scaling":{"beta_fast":32.0,"beta_slow":1.0,
+      "factor":32.0,"original_max_position_embeddings":4096,"rope_type":"yarn","truncate":false},
+      "rope_theta":150000,"sliding_window":128,"swiglu_limit":7.0,"vocab_size":201088,
+      "eos_token_id":200002,"quantization_config":{"quant_method":"mxfp4",
+      "modules_to_not_convert":["model.layers.*.self_attn","lm_head"]}})");
+  const ModelConfig config = Parse(gpt);
+  EXPECT_EQ(config.family, Family::kGptOss);
+  EXPECT_TRUE(config.attention_sinks && config.attention_bias && config.attention_output_bias);
+  EXPECT_TRUE(config.experts.bias && config.experts.normalized && config.quantized);
+  EXPECT_EQ(config.parameters(), 20'914'757'184);
+  // 3.61 billion, as published: without the embeddings.
+  EXPECT_EQ(config.active_parameters() - config.vocab * config.hidden, 3'608'307'264);
+  EXPECT_EQ(config.max_context, 131072);
+  EXPECT_FALSE(config.rope.truncate);
+  EXPECT_EQ(config.window, 128);
+  for (int64_t layer = 0; layer < 24; ++layer) EXPECT_EQ(config.has_window(layer), layer % 2 == 0);
+  EXPECT_EQ(config.gate_function.limit, 7);
+  EXPECT_EQ(config.gate_function.up_added, 1);
+  EXPECT_EQ(Parse(With(gpt, "swiglu_limit", 5.5)).gate_function.limit, 5.5f);
+  EXPECT_ERROR(Parse(With(gpt, "swiglu_limit", -1)), FileError, "swiglu_limit");
+}
+
 TEST(ConfigTest, Experts) {
   // Qwen3-30B-A3B's config, shortened.
   const json qwen = json::parse(R"({"architectures":["Qwen3MoeForCausalLM"],"head_dim":128,

@@ -35,6 +35,7 @@ LAYER = {
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
     "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
+    "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks", "post_attention_norm": "post_attention_norm",
 }
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 DTYPES = {"F32": (np.float32, Type.F32), "F16": (np.float16, Type.F16), "BF16": (np.uint16, Type.BF16)}
@@ -73,6 +74,27 @@ def stack_experts(tensors):
             stacks[name] = values, Type.F32 if name.endswith("mlp.gate.weight") else kind
     return {name: (np.stack([v for _, v in sorted(values.items())]) if isinstance(values, dict) else values, kind)
             for name, (values, kind) in stacks.items()}
+
+
+def split_gpt_oss(tensors):
+    """The tensors with gate and up apart, and experts' matrices not transposed, as GGUF has them."""
+    split = {}
+    for name, (values, kind) in tensors.items():
+        name = name.replace("post_attention_layernorm", "post_attention_norm")
+        before, experts, part = name.partition(".experts.")
+        if not experts:
+            name += ".weight" if name.endswith("sinks") else ""
+            split[name] = values, Type.F32 if "router" in name else kind
+            continue
+        bias = part.endswith("_bias")
+        rows = values if bias else np.ascontiguousarray(values.transpose(0, 2, 1))
+        suffix, kind = ("bias", Type.F32) if bias else ("weight", kind)
+        if part.startswith("down_proj"):
+            split[f"{before}.experts.down_proj.{suffix}"] = rows, kind
+            continue
+        for i, of in enumerate(("gate_proj", "up_proj")):
+            split[f"{before}.experts.{of}.{suffix}"] = np.ascontiguousarray(rows[:, i::2]), kind
+    return split
 
 
 def read_safetensors(path):
@@ -124,8 +146,10 @@ def llama3_factors(scaling, theta, dim):
 
 def write_gguf(path, config, tensors, **split):
     """Writes {Hugging Face's name: (values, type)}; returns {name: the values after GGUF's rounding}."""
-    architecture = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe"}.get(
+    architecture = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}.get(
         config["model_type"], config["model_type"])
+    if architecture == "gpt-oss":
+        tensors = split_gpt_oss(tensors)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
@@ -148,7 +172,11 @@ def write_gguf(path, config, tensors, **split):
         writer.add_expert_used_count(config["num_experts_per_tok"])
         if "moe_intermediate_size" in config:
             writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
-        tensors = stack_experts(tensors)
+        if architecture == "gpt-oss":
+            writer.add_sliding_window(config["sliding_window"])
+            writer.add_expert_feed_forward_length(config["intermediate_size"])
+        else:
+            tensors = stack_experts(tensors)
     if scaling in ("linear", "yarn"):
         writer.add_rope_scaling_type(gguf.RopeScalingType(scaling))
         writer.add_rope_scaling_factor(rope["factor"])
@@ -225,7 +253,7 @@ class GgufTest(unittest.TestCase):
 
     def test_fixtures_as_gguf(self):
         for name in ("llama", "llama-bias", "llama-linear", "llama-llama3", "llama-yarn", "mistral", "qwen2", "qwen2-yarn",
-                     "qwen3", "olmoe", "mixtral"):
+                     "qwen3", "olmoe", "mixtral", "gpt_oss"):
             with self.subTest(model=name):
                 config = json.loads((FIXTURES / name / "config.json").read_text())
                 tensors = read_safetensors(FIXTURES / name / "model.safetensors")

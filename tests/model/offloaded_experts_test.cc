@@ -111,7 +111,8 @@ TEST_P(OffloadedExpertsTest, BesideOffloadedLayers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, OffloadedExpertsTest,
-                         ::testing::Combine(::testing::Values("qwen3_moe", "olmoe", "mixtral"),
+                         ::testing::Combine(::testing::Values("qwen3_moe", "olmoe", "mixtral",
+                                                              "gpt_oss"),
                                             ::testing::Values("cpu", "cuda")),
                          TestName);
 

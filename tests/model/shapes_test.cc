@@ -39,6 +39,8 @@ TEST(ShapesTest, ParameterCountsArePublishedOnes) {
       {"qwen3-30b-a3b", 30'532'122'624},
       {"mixtral-8x7b", 46'702'792'704},
       {"olmoe-7b", 6'919'161'856},
+      {"gpt-oss-20b", 20'914'757'184},
+      {"gpt-oss-120b", 116'829'156'672},
   };
   EXPECT_EQ(ModelConfig::ShapeNames().size(), published.size());
   for (const std::string& name : ModelConfig::ShapeNames()) {

@@ -89,14 +89,129 @@ TEST_F(CudaAttention, PrefillAfterLongPast) {
       {RowEncoding::kBF16, 128, 1, 2, 128, {{testing::Tokens(3001), 90}, {64, 64}}, DType::kBF16});
 }
 
+TEST_F(CudaAttention, SinksOfOneQuery) {
+  const auto run = [&](AttentionCase c) {
+    c.sinks = true;
+    RunPaged(c);
+  };
+  for (RowEncoding encoding : kPlain) {
+    for (int64_t head_dim : {6, 64, 80, 128, 256}) {
+      run({encoding, head_dim, 3, 5, 16, {{0, 1}, {37, 1}, {300, 1}}});
+      if (HasFatalFailure()) return;
+    }
+  }
+  for (int64_t group : {1, 8, 17, 40}) {
+    run({RowEncoding::kBF16, 64, 3, group, 32, {{100, 1}, {15, 1}, {16, 1}}, DType::kBF16});
+  }
+  run({RowEncoding::kBF16, 64, 3, 8, 128, {{testing::Tokens(20000), 1}, {3, 1}}});
+  run({RowEncoding::kBF16, 128, 2, 4, 64, {{500, 1}, {20, 1}}, DType::kF32, 20.0f});
+  // Enough heads for one warp each (DecodeManyHeadsWithRowsOfTheirOwn).
+  for (int64_t head_dim : {64, 128}) {
+    AttentionCase c{RowEncoding::kBF16, head_dim, 40, 1, 16, {}};
+    for (int32_t i = 0; i < 32; ++i) c.parts.push_back({4 * i, 1});
+    run(c);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(CudaAttention, SinksOfAPrompt) {
+  for (RowEncoding encoding : kPlain) {
+    for (int64_t head_dim : {6, 64, 80, 128, 256}) {
+      RunPaged({encoding,
+                head_dim,
+                3,
+                5,
+                16,
+                {{0, 37}, {70, 2}, {33, 1}},
+                DType::kF32,
+                head_dim == 80 ? 20.0f : 1.0f,
+                6,
+                true});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Tokens attend the first rows and a window, both in slots.
+TEST_F(CudaAttention, WindowsAndSinks) {
+  struct Case {
+    int64_t head_dim, group, page_rows;
+    int32_t sink, window;
+    bool sinks;
+  };
+  for (const Case& c : {Case{64, 8, 16, 0, 128, true},
+                        {64, 3, 24, 4, 100, false},
+                        {80, 1, 64, 4, 1, true},
+                        {128, 2, 16, 70, 33, true},
+                        {256, 5, 16, 0, 64, true}}) {
+    SCOPED_TRACE(fmt::format("head_dim {}, group {}, sink {}, window {}{}", c.head_dim, c.group,
+                             c.sink, c.window, c.sinks ? ", sinks" : ""));
+    Random random(static_cast<uint64_t>(c.head_dim + c.window));
+    constexpr int64_t kHeads = 2;
+    const RowFormat format{RowEncoding::kBF16, c.head_dim};
+    const std::vector<std::pair<int32_t, int32_t>> parts = {{0, 150}, {601, 70}, {90, 1}};
+    const int32_t ring = c.window + 150;
+    DeviceTable table(random, kSlots, format, c.page_rows, {1, 0}, 3,
+                      (c.sink + ring + c.page_rows - 1) / c.page_rows);
+    table.view().sink = c.sink;
+    table.view().ring = ring;
+    std::vector<StepSequence> sequences(parts.size());
+    std::vector<std::vector<std::vector<double>>> context[kHeads];  // [sequence][token]
+    int32_t rows = 0;
+    for (size_t s = 0; s < parts.size(); ++s) {
+      sequences[s] = {.first_row = rows, .rows = parts[s].second, .past = parts[s].first};
+      rows += parts[s].second;
+      for (int64_t h = 0; h < kHeads; ++h) {
+        auto& tokens = context[h].emplace_back();
+        for (int32_t t = 0; t < parts[s].first + parts[s].second; ++t) {
+          std::byte* row = table.Row(static_cast<int64_t>(s), h, table.RowOf(t));
+          FillRow(random, format, row);
+          tokens.push_back(RowValues(format, row));
+        }
+      }
+    }
+    Place(table);
+    const StepView step = Step(sequences, {&table});
+    const int64_t q_heads = kHeads * c.group, columns = q_heads * c.head_dim;
+    std::vector<float> q(static_cast<size_t>(rows * columns));
+    for (float& x : q) x = random.Normal(1);
+    const std::vector<float> sinks = RandomSinks(random, q_heads);
+    const float scale = 1 / std::sqrt(static_cast<float>(c.head_dim));
+    const MatrixView out = Output(DType::kF32, rows, columns);
+    WindowAttention(*stream_, step, kHeads, table.view(), c.window,
+                    MatrixView::Of(Upload(q), rows, columns), q_heads,
+                    {scale, c.sinks ? Upload(sinks) : nullptr}, out);
+    const auto got = ReadRows(out);
+    for (size_t s = 0; s < parts.size(); ++s) {
+      for (int64_t i = 0; i < parts[s].second * q_heads; ++i) {
+        const int64_t query = i / q_heads, j = i % q_heads, row = sequences[s].first_row + query;
+        const int64_t end = parts[s].first + query + 1;
+        std::vector<std::vector<double>> seen;
+        for (int64_t t = 0; t < end; ++t) {
+          if (t < c.sink || t >= end - c.window) {
+            seen.push_back(context[j / c.group][s][static_cast<size_t>(t)]);
+          }
+        }
+        ExpectAttention(RowEncoding::kBF16, seen, c.head_dim,
+                        q.data() + row * columns + j * c.head_dim, scale, DType::kF32,
+                        got[static_cast<size_t>(row)].data() + j * c.head_dim,
+                        fmt::format("sequence {}, row {}, query head {}", s, query, j),
+                        c.sinks ? sinks[static_cast<size_t>(j)] : kNoSink);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 // Outputs in bf16 and aligned rows: on Hopper this uses FlashInfer's kernel, if it is compiled.
 // Pages hold NaN after the rows and for missing heads.
 TEST_F(CudaAttention, PrefillOnHopper) {
   const testing::ScopedVariable variable("LITECACHE_FLASHINFER", "1");
   const auto run = [&](int64_t head_dim, int64_t kv_heads, int64_t group, int64_t page_rows,
-                       std::vector<std::pair<int32_t, int32_t>> parts, float spread = 1) {
+                       std::vector<std::pair<int32_t, int32_t>> parts, float spread = 1,
+                       bool sinks = false) {
     RunPaged({RowEncoding::kBF16, head_dim, kv_heads, group, page_rows, std::move(parts),
-              DType::kBF16, spread, 8});
+              DType::kBF16, spread, 8, sinks});
   };
   for (int64_t head_dim : {64, 128, 256}) {
     const int64_t page = 16384 / head_dim;
@@ -107,6 +222,8 @@ TEST_F(CudaAttention, PrefillOnHopper) {
       run(head_dim, 3, 4, page, {{0, 300}, {500, 191}, {1023, 65}, {64, 64}});
     }
     run(head_dim, 1, 2, page, {{testing::Tokens(3001), 90}}, 20.0f);
+    run(head_dim, 3, 5, page, {{0, 300}, {500, 191}, {64, 64}}, 1, true);
+    run(head_dim, 1, 8, page, {{testing::Tokens(3001), 90}}, 20.0f, true);
     for (int64_t page_rows : {8, 24, 32, 96, 1024}) {
       run(head_dim, 2, 2, page_rows, {{0, 131}, {333, 70}, {1000, 5}});
       if (HasFatalFailure()) return;
@@ -120,7 +237,7 @@ TEST_F(CudaAttention, PrefillOnHopper) {
                        static_cast<int32_t>(random.Integer(1, 300))});
     }
     run(int64_t{64} << random.Integer(0, 2), random.Integer(1, 3), random.Integer(1, 8),
-        8 * random.Integer(1, 40), std::move(parts));
+        8 * random.Integer(1, 40), std::move(parts), 1, i % 2 == 0);
     if (HasFatalFailure()) return;
   }
 }
@@ -273,7 +390,8 @@ TEST_F(CudaAttention, BatchInvariantRowsDoNotDependOnTheOtherSequences) {
   EXPECT_EQ(ReadRows(together), ReadRows(alone));
 }
 
-// Scores outside exp's range and infinite ones of both signs: the result is still a mean of V.
+// Scores outside exp's range and infinite ones of both signs, without sinks and with the largest
+// ones: the result is still a mean of V, or part of one.
 TEST_F(CudaAttention, HugeScoresNeverMakeNaN) {
   for (RowEncoding encoding : kPlain) {
     for (int32_t rows : {1, 40}) {
@@ -295,13 +413,17 @@ TEST_F(CudaAttention, HugeScoresNeverMakeNaN) {
         const StepView step = Step({s}, {&table});
         std::vector<float> q(static_cast<size_t>(rows * 3 * kDim));
         for (size_t i = 0; i < q.size(); ++i) q[i] = i / kDim % 2 == 0 ? spread : -spread;
-        const MatrixView out = Output(DType::kF32, rows, 3 * kDim);
-        PagedAttention(*stream_, step, 1, table.view(), MatrixView::Of(Upload(q), rows, 3 * kDim),
-                       3, 0.125f, out, Scratch(step, 3, kDim));
-        for (const auto& row : ReadRows(out)) {
-          for (int64_t i = 0; i < 3 * kDim; ++i) {
-            ASSERT_LT(std::abs(row[static_cast<size_t>(i)]), 10.0f)
-                << Name(encoding) << ", " << rows << " rows, spread " << spread << ", column " << i;
+        const float* with = Upload(std::vector<float>{3e38f, -3e38f, 0});
+        for (const float* sinks : {static_cast<const float*>(nullptr), with}) {
+          const MatrixView out = Output(DType::kF32, rows, 3 * kDim);
+          PagedAttention(*stream_, step, 1, table.view(), MatrixView::Of(Upload(q), rows, 3 * kDim),
+                         3, {0.125f, sinks}, out, Scratch(step, 3, kDim));
+          for (const auto& row : ReadRows(out)) {
+            for (int64_t i = 0; i < 3 * kDim; ++i) {
+              ASSERT_LT(std::abs(row[static_cast<size_t>(i)]), 10.0f)
+                  << Name(encoding) << ", " << rows << " rows, spread " << spread << ", column "
+                  << i << (sinks == nullptr ? "" : ", sinks");
+            }
           }
         }
       }

@@ -98,7 +98,7 @@ KvGeometry GeometryOf(const Case& c) {
           .page_tokens = c.page_tokens};
 }
 
-Matrix RunAttention(Stream& stream, const Case& c, const Inputs& in, float scale) {
+Matrix RunAttention(Stream& stream, const Case& c, const Inputs& in, const Softmax& softmax) {
   Random random(99);
   const KvGeometry geometry = GeometryOf(c);
   std::vector<int64_t> contexts;
@@ -124,7 +124,7 @@ Matrix RunAttention(Stream& stream, const Case& c, const Inputs& in, float scale
   }
   AppendKv(stream, geometry, sequences, k.view(), v.view());
   Matrix out(DType::kF32, in.rows, c.kv_heads * c.group * c.head_dim, 1);
-  Attention(stream, geometry, sequences, in.q.view(), c.kv_heads * c.group, scale, out.view());
+  Attention(stream, geometry, sequences, in.q.view(), c.kv_heads * c.group, softmax, out.view());
   return out;
 }
 
@@ -132,7 +132,7 @@ Matrix RunAttention(Stream& stream, const Case& c, const Inputs& in, float scale
 // rounded by 2^-9 each. An error e_j of score j moves the output by at most sum_j p_j |e_j| |v_j -
 // out|; |e_j| <= 2^-9 |q * k_j| elementwise. The rounding of the probabilities adds 2^-9 sum_j p_j
 // |v_j|.
-void ExpectAttention(const Case& c, const Inputs& in, float scale, const Matrix& out) {
+void ExpectAttention(const Case& c, const Inputs& in, const Softmax& softmax, const Matrix& out) {
   const bool half = c.dtype == DType::kBF16;
   const double unit = half ? std::ldexp(1.0, -9) : std::ldexp(1.0, -24) * 4;
   int64_t first = 0;
@@ -149,7 +149,7 @@ void ExpectAttention(const Case& c, const Inputs& in, float scale, const Matrix&
           for (int64_t d = 0; d < c.head_dim; ++d) {
             const double product = in.q.At(first + r, j * c.head_dim + d) *
                                    RoundTo(c.dtype, static_cast<float>(in.k[s].At(t, column + d))) *
-                                   scale;
+                                   softmax.scale;
             score += product;
             magnitude += std::abs(product);
           }
@@ -159,7 +159,9 @@ void ExpectAttention(const Case& c, const Inputs& in, float scale, const Matrix&
               unit * (std::min(magnitude, 6 * magnitude / std::sqrt(c.head_dim)) + 1e-3) * 2;
           highest = std::max(highest, score);
         }
+        if (softmax.sinks != nullptr) highest = std::max(highest, double{softmax.sinks[j]});
         for (double& x : p) total += x = std::exp(x - highest);
+        if (softmax.sinks != nullptr) total += std::exp(softmax.sinks[j] - highest);
         for (int64_t d = 0; d < c.head_dim; ++d) {
           double expected = 0, bound = 0;
           const auto value = [&](int64_t t) {
@@ -187,8 +189,12 @@ void RunCase(const Case& c, int threads) {
   Random random(static_cast<uint64_t>(c.head_dim * 131 + c.group * 17 + c.page_tokens));
   const Inputs in = MakeInputs(c, random);
   const float scale = 1 / std::sqrt(static_cast<float>(c.head_dim));
+  const std::vector<float> sinks = RandomSinks(random, c.kv_heads * c.group);
   ForEachIsa(threads, [&](Stream& stream) {
-    ExpectAttention(c, in, scale, RunAttention(stream, c, in, scale));
+    for (const Softmax& softmax : {Softmax(scale), Softmax(scale, sinks.data())}) {
+      SCOPED_TRACE(softmax.sinks != nullptr ? "with sinks" : "without sinks");
+      ExpectAttention(c, in, softmax, RunAttention(stream, c, in, softmax));
+    }
   });
 }
 
@@ -245,10 +251,13 @@ TEST(Attention, HugeScoresNeverMakeNaN) {
         }
       }
       ForEachIsa(2, [&](Stream& stream) {
-        const Matrix out = RunAttention(stream, c, in, 1.0f);
-        for (int64_t r = 0; r < in.rows; ++r) {
-          for (int64_t i = 0; i < 64; ++i) {
-            ASSERT_LT(std::abs(out.At(r, i)), 10.0) << "spread " << spread << ", row " << r;
+        const float sinks[] = {-3e38f, 3e38f};
+        for (const Softmax& softmax : {Softmax(1), Softmax(1, sinks)}) {
+          const Matrix out = RunAttention(stream, c, in, softmax);
+          for (int64_t r = 0; r < in.rows; ++r) {
+            for (int64_t i = 0; i < 64; ++i) {
+              ASSERT_LT(std::abs(out.At(r, i)), 10.0) << "spread " << spread << ", row " << r;
+            }
           }
         }
       });

@@ -23,6 +23,7 @@ struct AttentionCase {
   DType out = DType::kF32;
   float spread = 1;     // of q
   int64_t padding = 6;  // of out's rows
+  bool sinks = false;
 };
 
 class CudaAttention : public DeviceTableTest {
@@ -62,9 +63,9 @@ class CudaAttention : public DeviceTableTest {
 
   // Sequences over shuffled pages; if there are several KV heads, one is missing in the table.
   void RunPaged(const AttentionCase& c) {
-    SCOPED_TRACE(fmt::format("{} head_dim {}, {} KV heads, group {}, pages of {}, {} sequences",
+    SCOPED_TRACE(fmt::format("{} head_dim {}, {} KV heads, group {}, pages of {}, {} sequences{}",
                              Name(c.encoding), c.head_dim, c.kv_heads, c.group, c.page_rows,
-                             c.parts.size()));
+                             c.parts.size(), c.sinks ? ", sinks" : ""));
     Random random(static_cast<uint64_t>(c.head_dim * 131 + c.group * 17 + c.page_rows));
     const RowFormat format{c.encoding, c.head_dim};
     std::vector<int32_t> lists;
@@ -98,9 +99,11 @@ class CudaAttention : public DeviceTableTest {
     for (float& x : q) x = random.Normal(c.spread);
     const MatrixView out = Output(c.out, rows, columns, c.padding);
     const float scale = 1 / std::sqrt(static_cast<float>(c.head_dim));
-    PagedAttention(*stream_, step, c.kv_heads, table.view(),
-                   MatrixView::Of(Upload(q), rows, columns), q_heads, scale, out,
-                   Scratch(step, q_heads, c.head_dim));
+    std::vector<float> sinks;
+    if (c.sinks) sinks = RandomSinks(random, q_heads);
+    PagedAttention(
+        *stream_, step, c.kv_heads, table.view(), MatrixView::Of(Upload(q), rows, columns), q_heads,
+        {scale, c.sinks ? Upload(sinks) : nullptr}, out, Scratch(step, q_heads, c.head_dim));
     const auto got = ReadRows(out);
     const float poison = Poison(c.out);
     std::vector<bool> written(static_cast<size_t>(rows));
@@ -125,7 +128,8 @@ class CudaAttention : public DeviceTableTest {
           const auto seen = static_cast<size_t>(sequence.past + query + 1);
           ExpectAttention(c.encoding, std::span(context_rows).first(seen), c.head_dim,
                           q.data() + row * columns + j * c.head_dim, scale, c.out, result,
-                          fmt::format("sequence {}, row {}, query head {}", s, query, j));
+                          fmt::format("sequence {}, row {}, query head {}", s, query, j),
+                          c.sinks ? sinks[static_cast<size_t>(j)] : kNoSink);
           if (HasFatalFailure()) return;
         }
       }

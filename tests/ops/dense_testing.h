@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/common/gate_function.h"
 #include "ops/device_memory.h"
 #include "ops/linear/linear.h"
 #include "ops/ops_testing.h"
@@ -48,6 +49,25 @@ std::unique_ptr<DenseDevice> OpenDenseDevice(std::string* reason);
 // Transformers' gelu_pytorch_tanh.
 inline double GeluTanh(double x) {
   return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+// What a gate function should compute of two products.
+inline double GatedValue(const GateFunction& function, double gate, double up) {
+  const double g = std::min<double>(gate, function.limit);
+  const double u = std::clamp<double>(up, -function.limit, function.limit) + function.up_added;
+  return (function.cubic != 0 ? GeluTanh(g) : g / (1 + std::exp(-function.linear * g))) * u;
+}
+// How far it may be off, if the products may be by these errors. Gates' slopes are at most 1.13,
+// and they are at most |gate|. rounding: relative, of the result.
+inline double GatedError(const GateFunction& function, double gate, double gate_error, double up,
+                         double up_error, double rounding) {
+  // The exponent's rounding errors, in units of 2^-24: relative errors of the exponential.
+  const double exponent = function.cubic != 0    ? 188
+                          : function.linear != 1 ? 2 * std::abs(function.linear * gate)
+                                                 : 0;
+  return 1.13 * gate_error * (std::abs(up) + function.up_added + up_error) +
+         std::abs(gate) * up_error +
+         (std::ldexp(12 + exponent, -24) + rounding) * std::abs(GatedValue(function, gate, up));
 }
 
 // Half a unit in the last place, relative; bf16's with a small margin.

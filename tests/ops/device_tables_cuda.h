@@ -124,18 +124,22 @@ inline std::vector<double> RowValues(const RowFormat& format, const std::byte* r
   return values;
 }
 
+// A logit that takes no weight.
+inline constexpr double kNoSink = -std::numeric_limits<double>::infinity();
+
 // Softmax attention of one query over `rows` in double. With bf16 rows, q * scale and the
 // probabilities are each rounded by up to 2^-8 of their size: an error e_j of score j moves the
 // output by at most sum_j p_j |e_j| |v_j - out|, and rounded probabilities add 2^-8 sum_j p_j
 // |v_j|; both are reached if one row's V is much larger than the others'. A hundred times f32's
-// rounding covers sums of some thousand rows and 2^x. A bf16 output is rounded once more.
+// rounding covers sums of some thousand rows and 2^x. A bf16 output is rounded once more. sink: the
+// logit of a sink, if there is one.
 inline void ExpectAttention(RowEncoding encoding, std::span<const std::vector<double>> rows,
                             int64_t d, const float* q, float scale, DType out_dtype,
-                            const float* out, const std::string& where) {
+                            const float* out, const std::string& where, double sink = kNoSink) {
   const double f32 = std::ldexp(1.0, -24) * 100;
   const double unit = encoding == RowEncoding::kBF16 ? std::ldexp(1.0, -9) : f32;
   std::vector<double> p, error;
-  double highest = -1e300, total = 0;
+  double highest = std::max(sink, -1e300);
   for (const std::vector<double>& row : rows) {
     double score = 0, magnitude = 0;
     for (int64_t c = 0; c < d; ++c) {
@@ -148,6 +152,8 @@ inline void ExpectAttention(RowEncoding encoding, std::span<const std::vector<do
         unit * (std::min(magnitude, 6 * magnitude / std::sqrt(static_cast<double>(d))) + 1e-3) * 2);
     highest = std::max(highest, score);
   }
+  double total = std::exp(sink - highest);
+  const double of_sink = total;
   for (double& x : p) total += x = std::exp(x - highest);
   std::vector<double> expected(static_cast<size_t>(d)), bound(static_cast<size_t>(d), 1e-6);
   for (size_t r = 0; r < p.size(); ++r) {
@@ -162,6 +168,7 @@ inline void ExpectAttention(RowEncoding encoding, std::span<const std::vector<do
     }
   }
   for (size_t c = 0; c < expected.size(); ++c) {
+    if (of_sink > 0) bound[c] += of_sink / total * f32 * std::abs(sink * expected[c]);
     if (out_dtype == DType::kBF16) bound[c] += std::ldexp(std::abs(expected[c]), -8);
     const double off = std::abs(out[c] - expected[c]);
     ASSERT_LE(off, bound[c])  // also fails for NaN
@@ -172,10 +179,10 @@ inline void ExpectAttention(RowEncoding encoding, std::span<const std::vector<do
 
 inline void ExpectAttention(const RowFormat& format, const std::vector<const std::byte*>& rows,
                             const float* q, float scale, DType out_dtype, const float* out,
-                            const std::string& where) {
+                            const std::string& where, double sink = kNoSink) {
   std::vector<std::vector<double>> values;
   for (const std::byte* row : rows) values.push_back(RowValues(format, row));
-  ExpectAttention(format.encoding, values, format.head_dim, q, scale, out_dtype, out, where);
+  ExpectAttention(format.encoding, values, format.head_dim, q, scale, out_dtype, out, where, sink);
 }
 
 }  // namespace litecache::ops::cuda

@@ -30,21 +30,22 @@ TEST_F(ElementwiseTest, GateMul) {
         gate.Set(0, 0, 0.0f);
         gate.Set(1, 0, 200.0f);
         gate.Set(2, 0, -200.0f);  // exp(200) is infinite
-        const Matrix up = Matrix::Normal(random_, in, 3, cols, padding);
-        for (const bool gelu : {false, true}) {
-          SCOPED_TRACE(gelu ? "gelu" : "silu");
+        const Matrix up = Matrix::Normal(random_, in, 3, cols, padding, 4.0f);
+        for (const GateFunction& function : {kSilu, kGeluTanh, kClampedSwiglu}) {
+          const bool gelu = function.cubic != 0;
+          SCOPED_TRACE(fmt::format("linear {}", function.linear));
           const auto want = [&](int64_t r, int64_t c) {
-            const double g = gate.At(r, c);
-            return (gelu ? GeluTanh(g) : g / (1 + std::exp(-g))) * up.At(r, c);
+            return GatedValue(function, gate.At(r, c), up.At(r, c));
           };
           ForEachVariant([&] {
             const MatrixView device = OnDevice(gate);
             const MatrixView y = in == out ? device : OnDevice(Matrix(out, 3, cols, padding));
-            GateMul(*stream_, device, OnDevice(up), y, gelu ? kGeluTanh : kSilu);
+            GateMul(*stream_, device, OnDevice(up), y, function);
             ExpectNear(y, want, [&](int64_t r, int64_t c) {
               // GELU's exponent grows with the third power, and its rounding error with it; of its
               // sum 1 + tanh, doubles have nothing left for gates below -6.
-              const double exponent = gate.At(r, c) < 0 && gelu ? 50.0 : 0.0;
+              const double g = gate.At(r, c);
+              const double exponent = g >= 0 ? 0 : gelu ? 50.0 : function.linear != 1 ? -g : 0;
               return std::abs(want(r, c)) * (std::ldexp(12.0 + 4 * exponent, -24) + Rounding(out)) +
                      (gelu ? 1e-13 : 1e-30);
             });

@@ -1,9 +1,12 @@
 #include "ops/experts/expert_slots_cuda.h"
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <set>
 
+#include "ops/blocks_testing.h"
+#include "ops/experts_testing.h"
 #include "ops/gpu_testing_cuda.h"
 #include "test_seed.h"
 
@@ -142,6 +145,93 @@ TEST_F(ExpertSlotsTest, HaveTheExpertsUsedLast) {
   Run(128, 50, 8, 2);
   Run(5, 5, 2, 2);
   Run(7, 0, 2, 1);
+}
+
+class SlottedExpertsTest : public ExpertsTest {
+ protected:
+  // An expert's matrix: of packed blocks, or, without a format, of bf16.
+  std::pair<MatrixView, std::vector<std::byte>> Make(std::string_view format, int64_t out,
+                                                     int64_t in) {
+    std::pair<MatrixView, std::vector<std::byte>> made;
+    auto& [type, bytes] = made;
+    if (format.empty()) {
+      const Matrix matrix = Matrix::Normal(random_, DType::kBF16, out, in);
+      type = matrix.view();
+      const auto* const data = static_cast<const std::byte*>(type.data);
+      bytes.assign(data, data + out * type.RowBytes());
+    } else {
+      BlockWeights blocks(random_, format, out, in);
+      type = blocks.view();
+      type.row_bytes =
+          static_cast<int64_t>(PackedBytes(*type.format, kPackedRows, in) / kPackedRows);
+      bytes = blocks.Packed();
+    }
+    type.data = nullptr;
+    return made;
+  }
+
+  // Steps with most experts in host memory, compared with the same where all are on the GPU.
+  void Check(std::string_view format) {
+    SCOPED_TRACE(format);
+    const ExpertShape sizes{1, 96, 64, 9, 2};
+    PinnedHost pinned(static_cast<CudaDevice&>(*device_));
+    ExpertSlotState fresh = {};
+    std::ranges::fill(fresh.slot_of, -1);
+    std::ranges::fill(fresh.expert_in, -1);
+    ExpertSlots slots{.parts = {},
+                      .experts = sizes.experts,
+                      .slots = 5,
+                      .state = DeviceMemory::Upload(std::vector{fresh})};
+    ExpertLayer on_gpu, on_host{.slots = &slots};
+    std::vector<Buffer> memory;
+    for (int part = 0; part < kExpertParts; ++part) {
+      const int64_t out = part == 2 ? sizes.hidden : sizes.intermediate;
+      const int64_t in = part == 2 ? sizes.intermediate : sizes.hidden;
+      ExpertSlots::Part& p = slots.parts[part];
+      std::vector<const void*> device, host;
+      MatrixView type;
+      for (int64_t expert = 0; expert < sizes.experts; ++expert) {
+        const auto [own_type, bytes] = Make(format, out, in);
+        if (expert == 0) {
+          type = own_type;
+          p.bytes = static_cast<int64_t>(bytes.size());
+          p.stride = (p.bytes + 255) / 256 * 256;
+          memory.push_back(pinned.Allocate(static_cast<size_t>(sizes.experts * p.stride)));
+        }
+        std::byte* const at = memory.back().as<std::byte>() + expert * p.stride;
+        std::memcpy(at, bytes.data(), bytes.size());
+        host.push_back(at);
+        device.push_back(DeviceMemory::Upload(bytes));
+      }
+      const std::vector<float> biases = RandomBiases(sizes, part);
+      PartOf(on_gpu, part) = Table(type, device, biases);
+      ExpertMatrices& matrices = PartOf(on_host, part);
+      matrices = Table(type, host, biases);
+      p.host = DeviceMemory::Upload(host);
+      p.data = const_cast<const void**>(matrices.data);
+      p.slots = Poisoned<std::byte>(static_cast<size_t>(slots.slots * p.stride));
+    }
+    for (const int64_t rows : {1, 3, 1, 2, 16, 1, 200, 4}) {
+      ExpertShape shape = sizes;
+      shape.rows = rows;
+      const Matrix x = Matrix::Normal(random_, DType::kBF16, rows, shape.hidden);
+      const Matrix y = Matrix::Normal(random_, DType::kF32, rows, shape.hidden);
+      const Routing routing = Upload(shape, RandomRouting(random_, shape));
+      const auto run = [&](const ExpertLayer& layer) {
+        return Download(Run(x, routing, layer, y, kClampedSwiglu).Row<float>(0),
+                        static_cast<size_t>(rows * shape.hidden));
+      };
+      const std::vector<float> want = run(on_gpu), got = run(on_host);
+      EXPECT_EQ(0, std::memcmp(got.data(), want.data(), got.size() * sizeof(float)))
+          << rows << " rows";
+    }
+    stream_->Synchronize();
+    buffers_.clear();
+  }
+};
+
+TEST_F(SlottedExpertsTest, BiasesAreThoseOfTheExpertsInSlots) {
+  for (const std::string_view format : {"", "MXFP4"}) Check(format);
 }
 
 }  // namespace

@@ -58,10 +58,13 @@ TEST_F(ExpertsTest, RoutesToTheLargestLogits) {
 
 class PlainExpertsTest : public ExpertsTest {
  protected:
-  void Check(const ExpertShape& shape, DType dtype, int64_t padding, bool gelu) {
-    SCOPED_TRACE(fmt::format(
-        "rows {}, hidden {}, intermediate {}, {} of {} experts, {}, padding {}", shape.rows,
-        shape.hidden, shape.intermediate, shape.active, shape.experts, Name(dtype), padding));
+  void Check(const ExpertShape& shape, DType dtype, int64_t padding, const GateFunction& function,
+             bool biased) {
+    SCOPED_TRACE(
+        fmt::format("rows {}, hidden {}, intermediate {}, {} of {} experts, {}, padding {}, linear "
+                    "{}, biased {}",
+                    shape.rows, shape.hidden, shape.intermediate, shape.active, shape.experts,
+                    Name(dtype), padding, function.linear, biased));
     Matrix x(target_->InputOf(dtype), shape.rows, shape.hidden, padding);
     for (int64_t row = 0; row < shape.rows; ++row) {
       for (int64_t i = 0; i < shape.hidden; ++i) {
@@ -76,22 +79,25 @@ class PlainExpertsTest : public ExpertsTest {
       }
       return made;
     };
-    const ExpertValues values{matrices(shape.intermediate, shape.hidden),
-                              matrices(shape.intermediate, shape.hidden),
-                              matrices(shape.hidden, shape.intermediate)};
+    ExpertValues values{matrices(shape.intermediate, shape.hidden),
+                        matrices(shape.intermediate, shape.hidden),
+                        matrices(shape.hidden, shape.intermediate)};
+    for (int part = 0; part < kExpertParts; ++part) {
+      if (biased) values.biases[part] = RandomBiases(shape, part);
+    }
     const RandomRouting routing(random_, shape);
     const Matrix y = Matrix::Normal(random_, DType::kF32, shape.rows, shape.hidden, padding);
-    const Reference reference = Refer(shape, x, values, routing, y, gelu, RoundingWith(dtype));
+    const Reference reference = Refer(shape, x, values, routing, y, function, RoundingWith(dtype));
     ForEachVariant([&] {
-      const auto upload = [&](const std::vector<Matrix>& all) {
+      const auto upload = [&](const std::vector<Matrix>& all, int part) {
         std::vector<const void*> data;
         for (const Matrix& matrix : all) data.push_back(OnDevice(matrix).data);
         MatrixView type = all.front().view();
         type.data = nullptr;
-        return Table(type, data);
+        return Table(type, data, values.biases[part]);
       };
-      const ExpertLayer layer{upload(values.gate), upload(values.up), upload(values.down)};
-      Compare(shape, reference, Run(x, Upload(shape, routing), layer, y, gelu));
+      const ExpertLayer layer{upload(values.gate, 0), upload(values.up, 1), upload(values.down, 2)};
+      Compare(shape, reference, Run(x, Upload(shape, routing), layer, y, function));
     });
   }
 
@@ -103,11 +109,11 @@ class PlainExpertsTest : public ExpertsTest {
 TEST_F(PlainExpertsTest, OfAllTypes) {
   for (const DType dtype : target_->Tables()) {
     for (const int64_t rows : {1, 2, 4, 5, 16, 17, 33}) {
-      Check({rows, 40, 24, 6, 2}, dtype, 0, rows % 2 == 0);
-      Check({rows, 72, 56, 9, 3}, dtype, 8, false);
+      Check({rows, 40, 24, 6, 2}, dtype, 0, rows % 2 == 0 ? kGeluTanh : kSilu, rows % 2 != 0);
+      Check({rows, 72, 56, 9, 3}, dtype, 8, kClampedSwiglu, rows % 4 != 0);
     }
-    Check({7, 37, 19, 4, 3}, dtype, 1, false);  // nothing is aligned
-    Check({3, 8, 8, 1, 1}, dtype, 0, true);     // one expert
+    Check({7, 37, 19, 4, 3}, dtype, 1, kClampedSwiglu, true);  // nothing is aligned
+    Check({3, 8, 8, 1, 1}, dtype, 0, kGeluTanh, false);        // one expert
   }
 }
 
@@ -115,15 +121,16 @@ TEST_F(PlainExpertsTest, OfAllTypes) {
 TEST_F(PlainExpertsTest, ManyRows) {
   for (const auto& shape : {ExpertShape{150, 136, 72, 5, 2}, ExpertShape{300, 200, 136, 3, 2},
                             ExpertShape{257, 64, 128, 40, 4}, ExpertShape{700, 72, 40, 2, 1}}) {
-    Check(shape, DType::kBF16, 8, false);
+    Check(shape, DType::kBF16, 8, kSilu, false);
+    Check(shape, DType::kBF16, 8, kClampedSwiglu, true);
   }
 }
 
 // Depths and widths of models, for few rows: steps of decoding.
 TEST_F(PlainExpertsTest, WideLayers) {
   for (const int64_t rows : {1, 3, 6}) {
-    Check({rows, 1048, 520, 9, 8}, DType::kBF16, 0, false);
-    Check({rows, 264, 1416, 4, 2}, DType::kBF16, 0, false);
+    Check({rows, 1048, 520, 9, 8}, DType::kBF16, 0, kSilu, true);
+    Check({rows, 264, 1416, 4, 2}, DType::kBF16, 0, kClampedSwiglu, rows != 3);
   }
 }
 
@@ -151,7 +158,7 @@ TEST_F(PlainExpertsTest, RowsAreIndependentOnBatchInvariantStreams) {
     const Matrix x = Matrix::Normal(random_, target_->InputOf(dtype), most, shape.hidden);
     const Matrix y = Matrix::Normal(random_, DType::kF32, most, shape.hidden);
     const RandomRouting routing(random_, shape);
-    const auto all = Download(Run(x, Upload(shape, routing), layer, y, false).Row<float>(0),
+    const auto all = Download(Run(x, Upload(shape, routing), layer, y, kSilu).Row<float>(0),
                               static_cast<size_t>(most * shape.hidden));
     for (int64_t count = 1; count < most; ++count) {
       const int64_t first = random_.Integer(0, most - count);
@@ -163,7 +170,7 @@ TEST_F(PlainExpertsTest, RowsAreIndependentOnBatchInvariantStreams) {
         }
       }
       const Routing own = Upload(shape, routing).Rows(first, count);
-      const auto got = Download(Run(some_x, own, layer, some_y, false).Row<float>(0),
+      const auto got = Download(Run(some_x, own, layer, some_y, kSilu).Row<float>(0),
                                 static_cast<size_t>(count * shape.hidden));
       EXPECT_EQ(
           0, std::memcmp(got.data(), all.data() + first * shape.hidden, got.size() * sizeof(float)))

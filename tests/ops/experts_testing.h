@@ -16,9 +16,11 @@ struct ExpertShape {
   int64_t rows, hidden, intermediate, experts, active;
 };
 
-// A layer's matrices, one of each for every expert; only their values matter to the reference.
+// A layer's matrices, one of each for every expert, of which only the values matter to the
+// reference; and the biases of parts, [experts * rows] or none.
 struct ExpertValues {
   std::vector<Matrix> gate, up, down;
+  std::vector<float> biases[kExpertParts] = {};
 };
 
 // Rows' experts: those of lower indices are more popular, so that some get many rows and, of many,
@@ -50,7 +52,8 @@ class ExpertsTest : public DenseTest {
     std::vector<double> sums, tolerances;  // [rows, hidden]
   };
   Reference Refer(const ExpertShape& shape, const Matrix& x, const ExpertValues& values,
-                  const RandomRouting& routing, const Matrix& y, bool gelu, double rounding) const {
+                  const RandomRouting& routing, const Matrix& y, const GateFunction& function,
+                  double rounding) const {
     Reference reference;
     const auto inner = static_cast<size_t>(shape.intermediate);
     for (int64_t row = 0; row < shape.rows; ++row) {
@@ -65,16 +68,16 @@ class ExpertsTest : public DenseTest {
         const double weight = routing.weights[static_cast<size_t>(i)];
         std::vector<double> h(inner), h_errors(inner);
         for (int64_t j = 0; j < shape.intermediate; ++j) {
-          const auto [g, g_error] = Product(x, row, values.gate[expert], j);
-          const auto [u, u_error] = Product(x, row, values.up[expert], j);
-          const double value = (gelu ? GeluTanh(g) : g / (1 + std::exp(-g))) * u;
-          h[static_cast<size_t>(j)] = value;
-          h_errors[static_cast<size_t>(j)] =
-              1.13 * g_error * (std::abs(u) + u_error) + std::abs(g) * u_error +
-              (std::ldexp(gelu ? 200.0 : 12.0, -24) + rounding) * std::abs(value);
+          const auto [g, g_error] =
+              Product(x, row, values.gate[expert], j, Bias(values.biases[0], expert, inner, j));
+          const auto [u, u_error] =
+              Product(x, row, values.up[expert], j, Bias(values.biases[1], expert, inner, j));
+          h[static_cast<size_t>(j)] = GatedValue(function, g, u);
+          h_errors[static_cast<size_t>(j)] = GatedError(function, g, g_error, u, u_error, rounding);
         }
         for (int64_t o = 0; o < shape.hidden; ++o) {
-          double sum = 0, magnitudes = 0, error = 0;
+          double sum = Bias(values.biases[2], expert, static_cast<size_t>(shape.hidden), o);
+          double magnitudes = std::abs(sum), error = 0;
           for (int64_t j = 0; j < shape.intermediate; ++j) {
             const double term = h[static_cast<size_t>(j)] * values.down[expert].At(o, j);
             sum += term;
@@ -103,18 +106,26 @@ class ExpertsTest : public DenseTest {
             .active = shape.active};
   }
   // data: each expert's matrix on the device.
-  ExpertMatrices Table(const MatrixView& type, const std::vector<const void*>& data) {
+  ExpertMatrices Table(const MatrixView& type, const std::vector<const void*>& data,
+                       const std::vector<float>& biases = {}) {
     return {.type = type,
             .count = static_cast<int64_t>(data.size()),
-            .data = DeviceMemory::Upload(data)};
+            .data = DeviceMemory::Upload(data),
+            .bias = biases.empty() ? nullptr : DeviceMemory::Upload(biases)};
+  }
+  // Of a layer's part. With a scale of 4, some gates exceed kClampedSwiglu's limit.
+  std::vector<float> RandomBiases(const ExpertShape& shape, int part, float scale = 4) {
+    std::vector<float> biases =
+        RandomVector(shape.experts * (part == 2 ? shape.hidden : shape.intermediate));
+    for (float& bias : biases) bias *= scale;
+    return biases;
   }
   // The result of the operation.
   MatrixView Run(const Matrix& x, const Routing& routing, const ExpertLayer& layer, const Matrix& y,
-                 bool gelu) {
+                 const GateFunction& function) {
     const uint64_t bytes = ExpertScratchBytes(device_->type(), layer, routing.rows, routing.active);
     const MatrixView out = OnDevice(y);
-    Experts(*stream_, OnDevice(x), routing, layer, gelu ? kGeluTanh : kSilu,
-            Poisoned<std::byte>(bytes), out);
+    Experts(*stream_, OnDevice(x), routing, layer, function, Poisoned<std::byte>(bytes), out);
     return out;
   }
   void Compare(const ExpertShape& shape, const Reference& reference, const MatrixView& y) {
@@ -127,10 +138,14 @@ class ExpertsTest : public DenseTest {
   }
 
  private:
-  // A row of x times a row of w, and how far it may be off.
-  std::pair<double, double> Product(const Matrix& x, int64_t row, const Matrix& w,
-                                    int64_t output) const {
-    double sum = 0, magnitudes = 0;
+  static double Bias(const std::vector<float>& biases, size_t expert, size_t outputs,
+                     int64_t output) {
+    return biases.empty() ? 0 : biases[expert * outputs + static_cast<size_t>(output)];
+  }
+  // A row of x times a row of w, plus a bias, and how far it may be off.
+  std::pair<double, double> Product(const Matrix& x, int64_t row, const Matrix& w, int64_t output,
+                                    double bias) const {
+    double sum = bias, magnitudes = std::abs(bias);
     for (int64_t i = 0; i < x.view().cols; ++i) {
       const double term = x.At(row, i) * w.At(output, i);
       sum += term;

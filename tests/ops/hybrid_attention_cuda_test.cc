@@ -20,6 +20,8 @@ struct HybridCase {
   std::vector<int32_t> contexts;
   RowEncoding codes = RowEncoding::kBF16;  // of cached slots; kBF16: not codes but rows
   float spread = 1;                        // of q
+  bool sinks = false;
+  bool refresh = false;  // attended by two calls (HybridTables::refresh)
 };
 
 constexpr float kPreciseSpread = 100;  // of q; with a larger spread, results only have to be finite
@@ -178,8 +180,22 @@ class CudaHybridAttention : public CudaAttention {
     for (float& x : q) x = random.Normal(c.spread);
     const float scale = 1 / std::sqrt(static_cast<float>(c.head_dim));
     const MatrixView out = Output(DType::kF32, count, columns);
-    HybridAttention(*stream_, step, kHeads, tables, MatrixView::Of(Upload(q), count, columns),
-                    q_heads, scale, out, Scratch(step, q_heads, c.head_dim));
+    std::vector<float> sinks;
+    if (c.sinks) sinks = RandomSinks(random, q_heads);
+    const Softmax softmax(scale, c.sinks ? Upload(sinks) : nullptr);
+    if (c.refresh) {
+      std::vector<int32_t> refresh;
+      for (int64_t i = 0; i < step.capacity * kHeads; ++i) {
+        refresh.push_back(static_cast<int32_t>(random.Integer(0, 2)));
+      }
+      tables.refresh = Upload(refresh);
+    }
+    for (const bool refreshed : {false, true}) {
+      if (refreshed && !c.refresh) continue;
+      tables.refreshed = refreshed;
+      HybridAttention(*stream_, step, kHeads, tables, MatrixView::Of(Upload(q), count, columns),
+                      q_heads, softmax, out, Scratch(step, q_heads, c.head_dim));
+    }
     const auto got = ReadRows(out);
     for (int64_t s = 0; s < count; ++s) {
       const auto row = static_cast<size_t>(sequences[static_cast<size_t>(s)].first_row);
@@ -196,7 +212,8 @@ class CudaHybridAttention : public CudaAttention {
                         c.head_dim, q.data() + row * static_cast<size_t>(columns) + j * c.head_dim,
                         scale, DType::kF32, got[row].data() + j * c.head_dim,
                         fmt::format("sequence {} of {} tokens, query head {}", s,
-                                    c.contexts[static_cast<size_t>(s)], j));
+                                    c.contexts[static_cast<size_t>(s)], j),
+                        c.sinks ? sinks[static_cast<size_t>(j)] : kNoSink);
         if (HasFatalFailure()) return;
       }
     }
@@ -277,12 +294,34 @@ TEST_F(CudaHybridAttention, CachedCodesOfEveryGroup) {
   }
 }
 
-// Scores outside exp's range: the result is still a mean of V.
+TEST_F(CudaHybridAttention, Sinks) {
+  const auto run = [&](HybridCase c, uint64_t seed) {
+    c.sinks = true;
+    for (const bool refresh : {false, true}) {
+      c.refresh = refresh;
+      Run(c, seed);
+    }
+  };
+  const std::vector<int32_t> contexts = {1, 3, 5, 21, 22, 300, 1001, testing::Tokens(5000)};
+  run({RowEncoding::kF32, 80, 4, 37, 32, 4, 16, 9, 0.1, 0, contexts}, 14);
+  for (RowEncoding codes : {RowEncoding::kBF16, RowEncoding::kFp8, RowEncoding::kInt8}) {
+    for (int64_t group : {1, 8, 17}) {
+      run({RowEncoding::kBF16, 64, group, 37, 32, 4, 16, 9, 0.1, 0, contexts, codes}, 15);
+      if (HasFatalFailure()) return;
+    }
+    run({RowEncoding::kBF16, 128, 4, 37, 32, 4, 16, 9, 0.1, 0, contexts, codes}, 16);
+  }
+}
+
+// Scores outside exp's range: the result is still a mean of V, or part of one.
 TEST_F(CudaHybridAttention, HugeScoresOverCodesNeverMakeNaN) {
   for (RowEncoding codes : kCodes) {
     for (float spread : {1e4f, 1e18f, 1e30f}) {
-      Run({RowEncoding::kBF16, 64, 4, 37, 32, 4, 16, 9, 0.1, 0, {40, 300}, codes, spread}, 13);
-      if (HasFatalFailure()) return;
+      for (bool sinks : {false, true}) {
+        Run({RowEncoding::kBF16, 64, 4, 37, 32, 4, 16, 9, 0.1, 0, {40, 300}, codes, spread, sinks},
+            13);
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }

@@ -105,29 +105,26 @@ class LinearTest : public DenseTest {
     });
   }
 
-  // silu(gate) * up or gelu(gate) * up, both products of the same x.
+  // function(gate, up), both products of the same x.
   void CheckGated(int64_t rows, int64_t out, int64_t in, DType y_dtype, bool bias, int64_t padding,
-                  bool gelu = false) {
-    SCOPED_TRACE(fmt::format("gated, rows {}, out {}, in {} -> {}, bias {}, padding {}, gelu {}",
-                             rows, out, in, Name(y_dtype), bias, padding, gelu));
+                  const GateFunction& function = kSilu) {
+    SCOPED_TRACE(fmt::format("gated, rows {}, out {}, in {} -> {}, bias {}, padding {}, linear {}",
+                             rows, out, in, Name(y_dtype), bias, padding, function.linear));
     LinearCase gate = Make(rows, out, in, DType::kBF16, y_dtype, bias, false, padding);
     gate.Refer(*target_);
     LinearCase up = Make(rows, out, in, DType::kBF16, y_dtype, bias, false, padding);
     SetX(up, gate.x);
     const auto want = [&](int64_t t, int64_t o) {
-      const double g = gate.Want(t, o);
-      return (gelu ? GeluTanh(g) : g / (1 + std::exp(-g))) * up.Want(t, o);
+      return GatedValue(function, gate.Want(t, o), up.Want(t, o));
     };
     ForEachVariant([&] {
       const LinearPart gate_part = Target(gate), up_part = Target(up);
-      GatedLinear(*stream_, OnDevice(gate.x), gate_part, up_part, gelu ? kGeluTanh : kSilu);
+      GatedLinear(*stream_, OnDevice(gate.x), gate_part, up_part, function);
       ExpectNear(gate_part.y, want, [&](int64_t t, int64_t o) {
-        // Their slopes are at most 1.13, and both are at most |g|. Twice bf16's rounding: with many
-        // rows, gate and up are rounded before they are multiplied.
-        const double g = gate.Want(t, o), u = up.Want(t, o);
-        const double gate_error = gate.Tolerance(t, o), up_error = up.Tolerance(t, o);
-        return 1.13 * gate_error * (std::abs(u) + up_error) + std::abs(g) * up_error +
-               (std::ldexp(gelu ? 200.0 : 12.0, -24) + Rounding(y_dtype)) * std::abs(want(t, o));
+        // With many rows, gate and up are rounded before they are multiplied: their tolerances
+        // include that.
+        return GatedError(function, gate.Want(t, o), gate.Tolerance(t, o), up.Want(t, o),
+                          up.Tolerance(t, o), Rounding(y_dtype));
       });
     });
   }

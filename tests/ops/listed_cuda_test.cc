@@ -49,22 +49,38 @@ TEST_F(CudaListed, RowsAndTheirLogSums) {
       std::vector<float> q(static_cast<size_t>(count * columns));
       for (float& x : q) x = random.Normal(1);
       const float scale = 1 / std::sqrt(static_cast<float>(head_dim));
-      auto* out = Poisoned<float>(q.size());
-      auto* sums = Poisoned<float>(static_cast<size_t>(count * q_heads));
-      const float poison = Download(sums, 1)[0];
       // Pairs after the last sequence's are not read.
       leading.resize(static_cast<size_t>(step.capacity * kv_heads), 1 << 20);
       counts.resize(leading.size(), 1 << 20);
-      ListedAttention(*stream_, step, kv_heads, table.view(),
-                      {.leading = Upload(leading),
-                       .rows = Upload(lists),
-                       .count = Upload(counts),
-                       .max_rows = most},
-                      MatrixView::Of(Upload(q), count, columns), q_heads, scale,
-                      MatrixView::Of(out, count, columns), sums,
-                      Poisoned<std::byte>(AttentionScratchBytes(step.capacity, q_heads, head_dim)));
-      const std::vector<float> got = Download(out, q.size());
-      const std::vector<float> got_sums = Download(sums, static_cast<size_t>(count * q_heads));
+      const std::vector<float> sinks = RandomSinks(random, q_heads);
+      float *device_q = Upload(q), *device_sinks = Upload(sinks);
+      const int32_t *device_leading = Upload(leading), *device_rows = Upload(lists);
+      const int32_t* device_counts = Upload(counts);
+      const RowLists first_rows{.leading = device_leading},
+          listed_rows{.rows = device_rows, .count = device_counts, .max_rows = most},
+          all_rows{.leading = device_leading,
+                   .rows = device_rows,
+                   .count = device_counts,
+                   .max_rows = most};
+      struct Result {
+        std::vector<float> out, sums;
+      };
+      float poison = 0;
+      const auto attend = [&](const RowLists& attended, const float* with) {
+        auto* out = Poisoned<float>(q.size());
+        auto* sums = Poisoned<float>(static_cast<size_t>(count * q_heads));
+        poison = Download(sums, 1)[0];
+        ListedAttention(
+            *stream_, step, kv_heads, table.view(), attended,
+            MatrixView::Of(device_q, count, columns), q_heads, {scale, with},
+            MatrixView::Of(out, count, columns), sums,
+            Poisoned<std::byte>(AttentionScratchBytes(step.capacity, q_heads, head_dim)));
+        return Result{Download(out, q.size()),
+                      Download(sums, static_cast<size_t>(count * q_heads))};
+      };
+      const Result plain = attend(all_rows, nullptr), with_sinks = attend(all_rows, device_sinks);
+      // Parts to merge, the sinks in one of them.
+      const Result first = attend(first_rows, device_sinks), rest = attend(listed_rows, nullptr);
       for (int64_t s = 0; s < count; ++s) {
         for (int64_t j = 0; j < q_heads; ++j) {
           const int64_t h = j / group, pair = s * kv_heads + h;
@@ -72,21 +88,22 @@ TEST_F(CudaListed, RowsAndTheirLogSums) {
           for (int32_t r = 0; r < leading[static_cast<size_t>(pair)]; ++r) {
             seen.push_back(table.Row(s, h, r));
           }
+          const size_t leading_rows = seen.size();
           for (int32_t i = 0; i < counts[static_cast<size_t>(pair)]; ++i) {
             seen.push_back(table.Row(s, h, lists[static_cast<size_t>(pair * most + i)]));
           }
-          const float* query = q.data() + s * columns + j * head_dim;
-          const float* result = got.data() + s * columns + j * head_dim;
-          const float log_sum = got_sums[static_cast<size_t>(s * q_heads + j)];
+          const auto at = static_cast<size_t>(s * columns + j * head_dim);
+          const auto head = static_cast<size_t>(s * q_heads + j);
+          const float* query = q.data() + at;
           if (seen.empty()) {
-            ASSERT_EQ(result[0], poison);
-            ASSERT_EQ(log_sum, poison);
+            for (const Result* result : {&plain, &with_sinks}) {
+              ASSERT_EQ(result->out[at], poison);
+              ASSERT_EQ(result->sums[head], poison);
+            }
             continue;
           }
-          const std::string where = fmt::format("sequence {}, query head {}", s, j);
-          ExpectAttention(format, seen, query, scale, DType::kF32, result, where);
-          if (HasFatalFailure()) return;
-          double sum = 0, size = 1;
+          double magnitudes = 1;
+          std::vector<double> scores;
           for (const std::byte* row : seen) {
             double score = 0, magnitude = 0;
             for (int64_t c = 0; c < head_dim; ++c) {
@@ -95,13 +112,36 @@ TEST_F(CudaListed, RowsAndTheirLogSums) {
               score += product;
               magnitude += std::abs(product);
             }
-            sum += std::exp(score);
-            size = std::max(size, magnitude);
+            scores.push_back(score);
+            magnitudes = std::max(magnitudes, magnitude);
           }
-          // The error of every score is at most that of its rounded query.
-          ASSERT_NEAR(log_sum, std::log(sum),
-                      size * std::ldexp(1.0, encoding == RowEncoding::kBF16 ? -8 : -18))
-              << where;
+          const auto expect = [&](const float* out, double log_sum, double sink,
+                                  const std::string& where) {
+            ExpectAttention(format, seen, query, scale, DType::kF32, out, where, sink);
+            double highest = sink, sum = 0;
+            for (double score : scores) highest = std::max(highest, score);
+            for (double score : scores) sum += std::exp(score - highest);
+            // The error of every score is at most that of its rounded query.
+            ASSERT_NEAR(log_sum, highest + std::log(sum + std::exp(sink - highest)),
+                        std::max(magnitudes, sink) *
+                            std::ldexp(1.0, encoding == RowEncoding::kBF16 ? -8 : -18))
+                << where;
+          };
+          const double sink = sinks[static_cast<size_t>(j)];
+          const std::string where = fmt::format("sequence {}, query head {}", s, j);
+          expect(plain.out.data() + at, plain.sums[head], kNoSink, where);
+          expect(with_sinks.out.data() + at, with_sinks.sums[head], sink, where + ", sinks");
+          if (leading_rows > 0 && leading_rows < seen.size()) {
+            const double a = first.sums[head], b = rest.sums[head], highest = std::max(a, b);
+            const double of_first = std::exp(a - highest), of_rest = std::exp(b - highest);
+            std::vector<float> merged;
+            for (size_t c = at; c < at + static_cast<size_t>(head_dim); ++c) {
+              merged.push_back(static_cast<float>(
+                  (of_first * first.out[c] + of_rest * rest.out[c]) / (of_first + of_rest)));
+            }
+            expect(merged.data(), highest + std::log(of_first + of_rest), sink, where + ", merged");
+          }
+          if (HasFatalFailure()) return;
         }
       }
     }

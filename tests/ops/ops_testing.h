@@ -119,4 +119,17 @@ void ForEachIsa(int threads, const Body& body) {
   ForEachIsa([&] { body(*stream); });
 }
 
+// Sinks of query heads (ops/attention/softmax.h): most are near the scores, some take all weight or
+// none.
+inline std::vector<float> RandomSinks(Random& random, int64_t q_heads) {
+  std::vector<float> sinks;
+  for (int64_t j = 0; j < q_heads; ++j) {
+    const float extreme[] = {25, 95, 1e4f, 3e38f};
+    const float sign = random.Integer(0, 1) == 0 ? -1.0f : 1.0f;
+    sinks.push_back(random.Integer(0, 4) == 0 ? sign * extreme[random.Integer(0, 3)]
+                                              : 1 + random.Normal(1.5f));
+  }
+  return sinks;
+}
+
 }  // namespace litecache::ops

@@ -75,6 +75,7 @@ TEST(PackedBlocks, TakeLittleMoreThanTheFormats) {
   for (const auto& [name, bits] : {std::pair<std::string_view, double>{"Q4_0", 4.5},
                                    {"Q5_0", 5.5},
                                    {"Q8_0", 8.5},
+                                   {"MXFP4", 4.5},
                                    {"Q2_K", 3.125},
                                    {"Q3_K", 3.5625},
                                    {"Q4_K", 4.625},

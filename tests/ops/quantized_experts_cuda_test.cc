@@ -19,7 +19,8 @@ class QuantizedExpertsTest : public ExpertsTest {
     std::vector<Matrix> values;
   };
 
-  Weights Make(std::string_view format, int64_t experts, int64_t out, int64_t in, bool rounded) {
+  Weights Make(std::string_view format, int64_t experts, int64_t out, int64_t in, bool rounded,
+               const std::vector<float>& biases) {
     Weights weights;
     std::vector<const void*> data;
     MatrixView type;
@@ -38,30 +39,47 @@ class QuantizedExpertsTest : public ExpertsTest {
     type.data = nullptr;
     type.row_bytes =
         static_cast<int64_t>(PackedBytes(*type.format, kPackedRows, type.cols) / kPackedRows);
-    weights.packed = Table(type, data);
+    weights.packed = Table(type, data, biases);
     return weights;
   }
 
-  void Check(const Formats& formats, const ExpertShape& shape, QuantizedExpertsWay way) {
-    SCOPED_TRACE(fmt::format("{} rows, hidden {}, intermediate {}, {} of {} experts, {}, {}, {}",
-                             shape.rows, shape.hidden, shape.intermediate, shape.active,
-                             shape.experts, formats.gate, formats.up, formats.down));
+  // Biased layers have the function of the models that have biases.
+  void Check(const Formats& formats, const ExpertShape& shape, QuantizedExpertsWay way,
+             bool biased) {
+    SCOPED_TRACE(
+        fmt::format("{} rows, hidden {}, intermediate {}, {} of {} experts, {}, {}, {}, biased {}",
+                    shape.rows, shape.hidden, shape.intermediate, shape.active, shape.experts,
+                    formats.gate, formats.up, formats.down, biased));
     ASSERT_EQ(WayOfQuantizedExperts(shape.rows, shape.active, shape.experts), way);
     const bool rounded = way == QuantizedExpertsWay::kUnpacked;
+    const GateFunction& function = biased ? kClampedSwiglu : kSilu;
+    // Weights are around 3: biases would not matter beside the products, nor, of down, beside the
+    // errors that rounding may cause.
+    float x_scale = 1;
+    std::vector<float> biases[kExpertParts];
+    if (biased) {
+      x_scale /= std::sqrt(static_cast<float>(shape.hidden));
+      for (int part = 0; part < kExpertParts; ++part) {
+        const float scale = part == 2 ? 4 * static_cast<float>(shape.intermediate) : 4;
+        biases[part] = RandomBiases(shape, part, scale);
+      }
+    }
     const Weights gate =
-        Make(formats.gate, shape.experts, shape.intermediate, shape.hidden, rounded);
-    const Weights up = Make(formats.up, shape.experts, shape.intermediate, shape.hidden, rounded);
+        Make(formats.gate, shape.experts, shape.intermediate, shape.hidden, rounded, biases[0]);
+    const Weights up =
+        Make(formats.up, shape.experts, shape.intermediate, shape.hidden, rounded, biases[1]);
     const Weights down =
-        Make(formats.down, shape.experts, shape.hidden, shape.intermediate, rounded);
-    const Matrix x = Matrix::Normal(random_, DType::kBF16, shape.rows, shape.hidden, 8);
+        Make(formats.down, shape.experts, shape.hidden, shape.intermediate, rounded, biases[2]);
+    const Matrix x = Matrix::Normal(random_, DType::kBF16, shape.rows, shape.hidden, 8, x_scale);
     const Matrix y = Matrix::Normal(random_, DType::kF32, shape.rows, shape.hidden, 8);
     const RandomRouting routing(random_, shape);
     // Where gate and up are of two layouts, a half is rounded before they are multiplied.
     const double rounding = (formats.gate == formats.up ? 1 : 2) * Rounding(DType::kBF16);
-    const Reference reference = Refer(shape, x, {gate.values, up.values, down.values}, routing, y,
-                                      /*gelu=*/false, rounding);
+    const Reference reference =
+        Refer(shape, x, {gate.values, up.values, down.values, {biases[0], biases[1], biases[2]}},
+              routing, y, function, rounding);
     Compare(shape, reference,
-            Run(x, Upload(shape, routing), {gate.packed, up.packed, down.packed}, y, false));
+            Run(x, Upload(shape, routing), {gate.packed, up.packed, down.packed}, y, function));
     stream_->Synchronize();
     buffers_.clear();
   }
@@ -71,10 +89,14 @@ TEST_F(QuantizedExpertsTest, FewRowsOfEveryFormat) {
   for (const std::string_view format : kPackedFormats) {
     const bool large = FormatNamed(format).values == 256;
     const int64_t hidden = large ? 512 : 160, intermediate = large ? 256 : 96;
-    Check({format, format, format}, {1, hidden, intermediate, 7, 3}, QuantizedExpertsWay::kPairs);
-    Check({format, format, format}, {3, hidden, intermediate, 40, 4}, QuantizedExpertsWay::kPairs);
-    Check({format, format, format}, {9, hidden, intermediate, 5, 2}, QuantizedExpertsWay::kTiles);
-    Check({format, format, format}, {61, hidden, intermediate, 5, 3}, QuantizedExpertsWay::kTiles);
+    Check({format, format, format}, {1, hidden, intermediate, 7, 3}, QuantizedExpertsWay::kPairs,
+          true);
+    Check({format, format, format}, {3, hidden, intermediate, 40, 4}, QuantizedExpertsWay::kPairs,
+          false);
+    Check({format, format, format}, {9, hidden, intermediate, 5, 2}, QuantizedExpertsWay::kTiles,
+          false);
+    Check({format, format, format}, {61, hidden, intermediate, 5, 3}, QuantizedExpertsWay::kTiles,
+          true);
   }
 }
 
@@ -82,7 +104,7 @@ TEST_F(QuantizedExpertsTest, ManyRowsOfEveryFormat) {
   for (const std::string_view format : kPackedFormats) {
     const bool large = FormatNamed(format).values == 256;
     Check({format, format, format}, {150, large ? 256 : 96, large ? 256 : 160, 3, 2},
-          QuantizedExpertsWay::kUnpacked);
+          QuantizedExpertsWay::kUnpacked, format.ends_with("0"));
   }
 }
 
@@ -91,15 +113,32 @@ TEST_F(QuantizedExpertsTest, FormatsOfTheirOwn) {
   for (const auto& [rows, way] : {std::pair(1, QuantizedExpertsWay::kPairs),
                                   {30, QuantizedExpertsWay::kTiles},
                                   {200, QuantizedExpertsWay::kUnpacked}}) {
-    Check({"Q4_K", "Q4_K", "Q6_K"}, {rows, 768, 512, 4, 2}, way);
-    Check({"Q4_K", "Q5_K", "Q8_0"}, {rows, 256, 256, 4, 2}, way);
+    Check({"Q4_K", "Q4_K", "Q6_K"}, {rows, 768, 512, 4, 2}, way, true);
+    Check({"Q4_K", "Q5_K", "Q8_0"}, {rows, 256, 256, 4, 2}, way, false);
+    // A half of a gated product in each of two launches.
+    Check({"Q4_K", "Q5_K", "Q8_0"}, {rows, 256, 256, 4, 2}, way, true);
   }
 }
 
 // Depths and widths of models.
 TEST_F(QuantizedExpertsTest, WideLayers) {
-  Check({"Q4_K", "Q4_K", "Q6_K"}, {1, 2048, 768, 16, 8}, QuantizedExpertsWay::kPairs);
-  Check({"MXFP4", "MXFP4", "MXFP4"}, {2, 2880, 2880, 8, 4}, QuantizedExpertsWay::kTiles);
+  Check({"Q4_K", "Q4_K", "Q6_K"}, {1, 2048, 768, 16, 8}, QuantizedExpertsWay::kPairs, false);
+  const Formats mxfp4 = {"MXFP4", "MXFP4", "MXFP4"};
+  Check(mxfp4, {1, 2880, 2880, 6, 4}, QuantizedExpertsWay::kPairs, true);
+  Check(mxfp4, {2, 2880, 2880, 8, 4}, QuantizedExpertsWay::kTiles, true);
+  Check(mxfp4, {70, 2880, 96, 2, 1}, QuantizedExpertsWay::kUnpacked, true);
+  Check(mxfp4, {70, 224, 2880, 2, 1}, QuantizedExpertsWay::kUnpacked, true);
+}
+
+// Depths and widths that are odd multiples of a block: chunks and tiles are partly empty.
+TEST_F(QuantizedExpertsTest, OddMultiplesOfABlock) {
+  const Formats mxfp4 = {"MXFP4", "MXFP4", "MXFP4"};
+  for (const auto& [hidden, intermediate] :
+       {std::pair<int64_t, int64_t>{32, 32}, {288, 32}, {32, 544}, {864, 224}}) {
+    Check(mxfp4, {1, hidden, intermediate, 9, 4}, QuantizedExpertsWay::kPairs, true);
+    Check(mxfp4, {12, hidden, intermediate, 9, 4}, QuantizedExpertsWay::kTiles, true);
+    Check(mxfp4, {130, hidden, intermediate, 3, 2}, QuantizedExpertsWay::kUnpacked, true);
+  }
 }
 
 }  // namespace

@@ -164,19 +164,18 @@ TEST_F(CudaQuantizedLinearTest, GatedFewAndManyRows) {
         Refer(up, *up_weights.format);
         const LinearPart gate_part = PartOf(gate, PackedOnDevice(gate_weights));
         const LinearPart up_part = PartOf(up, PackedOnDevice(up_weights));
-        const bool gelu = rows % 2 == 0;
-        ops::GatedLinear(*stream_, OnDevice(gate.x), gate_part, up_part, gelu ? kGeluTanh : kSilu);
-        const auto want = [&](int64_t t, int64_t o) {
-          const double g = gate.Want(t, o);
-          return (gelu ? GeluTanh(g) : g / (1 + std::exp(-g))) * up.Want(t, o);
-        };
-        ExpectNear(gate_part.y, want, [&](int64_t t, int64_t o) {
-          // As in LinearTest::CheckGated.
-          const double g = gate.Want(t, o), u = up.Want(t, o);
-          const double gate_error = gate.Tolerance(t, o), up_error = up.Tolerance(t, o);
-          return 1.13 * gate_error * (std::abs(u) + up_error) + std::abs(g) * up_error +
-                 (std::ldexp(gelu ? 200.0 : 12.0, -24) + Rounding(y_type)) * std::abs(want(t, o));
-        });
+        const GateFunction functions[] = {kSilu, kGeluTanh, kClampedSwiglu};
+        const GateFunction& function = functions[(rows + out) % 3];
+        ops::GatedLinear(*stream_, OnDevice(gate.x), gate_part, up_part, function);
+        ExpectNear(
+            gate_part.y,
+            [&](int64_t t, int64_t o) {
+              return GatedValue(function, gate.Want(t, o), up.Want(t, o));
+            },
+            [&](int64_t t, int64_t o) {
+              return GatedError(function, gate.Want(t, o), gate.Tolerance(t, o), up.Want(t, o),
+                                up.Tolerance(t, o), Rounding(y_type));
+            });
         buffers_.clear();
       }
     }

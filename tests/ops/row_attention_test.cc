@@ -51,7 +51,7 @@ Head MakeHead(Random& random, const RowFormat& format, std::span<const PartSpec>
 // Softmax attention in double; the bound is that of the attention test: with bf16 rows, q * scale
 // and the probabilities are rounded by 2^-9 each.
 void ExpectAttention(const RowFormat& format, const Head& head, const float* q, float scale,
-                     const float* out) {
+                     const float* sink, const float* out) {
   const int64_t d = format.head_dim;
   const double unit =
       format.encoding == RowEncoding::kBF16 ? std::ldexp(1.0, -9) : std::ldexp(1.0, -24) * 4;
@@ -69,7 +69,9 @@ void ExpectAttention(const RowFormat& format, const Head& head, const float* q, 
         unit * (std::min(magnitude, 6 * magnitude / std::sqrt(static_cast<double>(d))) + 1e-3) * 2);
     highest = std::max(highest, score);
   }
+  if (sink != nullptr) highest = std::max(highest, double{*sink});
   for (double& x : p) total += x = std::exp(x - highest);
+  if (sink != nullptr) total += std::exp(*sink - highest);
   for (int64_t c = 0; c < d; ++c) {
     double expected = 0, bound = 0;
     for (size_t r = 0; r < p.size(); ++r) {
@@ -90,17 +92,35 @@ struct Problem {
   std::vector<Head> heads;
   std::vector<float> q;
   float scale;
+  std::vector<float> sinks;  // of all query heads
 
   size_t size() const { return static_cast<size_t>(group * format.head_dim); }
 
-  std::vector<float> Run(Stream& stream) const {
+  std::vector<float> Run(Stream& stream, bool with_sinks = false) const {
     std::vector<float> out(q.size(), std::nanf(""));
     std::vector<RowAttentionHead> work;
     for (size_t h = 0; h < heads.size(); ++h) {
-      work.push_back({q.data() + h * size(), out.data() + h * size(), heads[h].parts});
+      work.push_back({.q = q.data() + h * size(),
+                      .out = out.data() + h * size(),
+                      .parts = heads[h].parts,
+                      .first_query = static_cast<int64_t>(h) * group});
     }
-    RowAttention(stream, format, group, work, scale);
+    RowAttention(stream, format, group, work, {scale, with_sinks ? sinks.data() : nullptr});
     return out;
+  }
+
+  void Expect(const std::vector<float>& out, bool with_sinks) const {
+    for (size_t h = 0; h < heads.size(); ++h) {
+      for (int64_t j = 0; j < group; ++j) {
+        SCOPED_TRACE("head " + std::to_string(h) + ", query head " + std::to_string(j) + " of " +
+                     std::to_string(group) + ", " + std::string(Name(format.encoding)));
+        const size_t query = h * static_cast<size_t>(group) + static_cast<size_t>(j);
+        const size_t at = query * static_cast<size_t>(format.head_dim);
+        ExpectAttention(format, heads[h], q.data() + at, scale,
+                        with_sinks ? &sinks[query] : nullptr, out.data() + at);
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+    }
   }
 };
 
@@ -110,7 +130,8 @@ Problem MakeProblem(Random& random, RowEncoding encoding, int64_t head_dim, int6
             .group = group,
             .heads = {},
             .q = {},
-            .scale = 1 / std::sqrt(static_cast<float>(head_dim))};
+            .scale = 1 / std::sqrt(static_cast<float>(head_dim)),
+            .sinks = RandomSinks(random, static_cast<int64_t>(heads.size()) * group)};
   for (const auto& specs : heads) p.heads.push_back(MakeHead(random, p.format, specs));
   for (size_t i = 0; i < heads.size() * p.size(); ++i) p.q.push_back(random.Normal(spread));
   return p;
@@ -118,15 +139,10 @@ Problem MakeProblem(Random& random, RowEncoding encoding, int64_t head_dim, int6
 
 void RunCase(const Problem& p, int threads) {
   ForEachIsa(threads, [&](Stream& stream) {
-    const std::vector<float> out = p.Run(stream);
-    for (size_t h = 0; h < p.heads.size(); ++h) {
-      for (int64_t j = 0; j < p.group; ++j) {
-        SCOPED_TRACE("head " + std::to_string(h) + ", query head " + std::to_string(j) + " of " +
-                     std::to_string(p.group) + ", " + std::string(Name(p.format.encoding)));
-        const size_t at = h * p.size() + static_cast<size_t>(j * p.format.head_dim);
-        ExpectAttention(p.format, p.heads[h], p.q.data() + at, p.scale, out.data() + at);
-        if (::testing::Test::HasFatalFailure()) return;
-      }
+    for (const bool sinks : {false, true}) {
+      SCOPED_TRACE(sinks ? "with sinks" : "without sinks");
+      p.Expect(p.Run(stream, sinks), sinks);
+      if (::testing::Test::HasFatalFailure()) return;
     }
   });
 }

@@ -27,12 +27,12 @@ class Witness final : public kv::ForwardingCache {
     Append(x, &ahead[static_cast<size_t>(layer)]);
   }
   void Attend(Stream& stream, int64_t layer, const kv::Step& step, const MatrixView& x,
-              const MatrixView& key, const MatrixView& v, float scale,
+              const MatrixView& key, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override {
     Append(x, &q[static_cast<size_t>(layer)]);
     Append(key, &k[static_cast<size_t>(layer)]);
-    last_scale = scale;
-    inner().Attend(stream, layer, step, x, key, v, scale, out);
+    last_scale = softmax.scale;
+    inner().Attend(stream, layer, step, x, key, v, softmax, out);
   }
 
   using Rows = std::vector<std::vector<float>>;

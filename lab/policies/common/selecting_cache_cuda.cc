@@ -135,14 +135,14 @@ std::optional<uint64_t> CudaSelectingBase::ReplayKey(const Step&) const {
 }
 
 void CudaSelectingBase::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-                               const MatrixView& k, const MatrixView& v, float scale,
-                               const MatrixView& out) {
+                               const MatrixView& k, const MatrixView& v,
+                               const ops::Softmax& softmax, const MatrixView& out) {
   LC_CHECK(layer >= 0 && layer < rows_.layout.layers);
   LC_CHECK(decoding_.size() + prefilling_.size() == step.sequences.size(),
            "Attend() outside of BeginStep/EndStep");
   Start(stream);
-  if (!decoding_.empty()) AttendDecoding(stream, layer, q, k, v, scale, out);
-  prefill_.Attend(stream, block_, layer, q, k, v, scale, out, scratch_.data());
+  if (!decoding_.empty()) AttendDecoding(stream, layer, q, k, v, softmax, out);
+  prefill_.Attend(stream, block_, layer, q, k, v, softmax, out, scratch_.data());
   PromptAttended(stream, layer, q, k);
   if (layer + 1 < rows_.layout.layers) return;
   EndLayers(stream);

@@ -33,7 +33,8 @@ namespace litecache::lab {
 class CudaSelectingBase : public Cache, public RowStore {
  public:
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale, const MatrixView& out) final;
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
+              const MatrixView& out) final;
   void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                  const MatrixView& k, const MatrixView& v) final;
   void EndStep(const Step& step) final;
@@ -65,7 +66,7 @@ class CudaSelectingBase : public Cache, public RowStore {
   // Before the first layer of a step with decode rows; `block_` has been sent.
   virtual void BeginDecoding(Stream& stream) = 0;
   virtual void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q,
-                              const MatrixView& k, const MatrixView& v, float scale,
+                              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
                               const MatrixView& out) = 0;
   // A layer of a prompt's chunks has been attended, or only stored: its rows are in the store when
   // link_, or the stream, reaches this point.

@@ -9,7 +9,7 @@ StorePrefill::StorePrefill(const Layout& layout, const SequenceTable& store)
 
 void StorePrefill::Attend(Stream& stream, int64_t layer, std::span<const StepSequence> sequences,
                           const MatrixView& q, const MatrixView& k, const MatrixView& v,
-                          float scale, const MatrixView& out, Stats* stats) {
+                          const ops::Softmax& softmax, const MatrixView& out, Stats* stats) {
   views_.clear();
   int64_t rows = 0, seen = 0;
   for (const StepSequence& sequence : sequences) {
@@ -22,7 +22,7 @@ void StorePrefill::Attend(Stream& stream, int64_t layer, std::span<const StepSeq
     seen += sequence.past + sequence.rows;
   }
   ops::AppendKv(stream, geometry_, views_, k, v);
-  ops::Attention(stream, geometry_, views_, q, layout_.q_heads, scale, out);
+  ops::Attention(stream, geometry_, views_, q, layout_.q_heads, softmax, out);
   const uint64_t head_rows = static_cast<uint64_t>(layout_.kv_heads) * geometry_.row_bytes();
   stats->bytes_read += static_cast<uint64_t>(seen) * head_rows;
   stats->bytes_written += static_cast<uint64_t>(rows) * head_rows;

@@ -24,8 +24,8 @@ class StorePrefill {
   // As Cache::Attend, for the rows of these sequences, whose space is reserved. Adds to bytes_read,
   // bytes_written and prefill.
   void Attend(Stream& stream, int64_t layer, std::span<const StepSequence> sequences,
-              const MatrixView& q, const MatrixView& k, const MatrixView& v, float scale,
-              const MatrixView& out, Stats* stats);
+              const MatrixView& q, const MatrixView& k, const MatrixView& v,
+              const ops::Softmax& softmax, const MatrixView& out, Stats* stats);
 
  private:
   Layout layout_;

@@ -26,7 +26,7 @@ void CudaStorePrefill::Fetch(const StepBlock& block, int64_t layer) {
 
 void CudaStorePrefill::Attend(Stream& stream, const StepBlock& block, int64_t layer,
                               const MatrixView& q, const MatrixView& k, const MatrixView& v,
-                              float scale, const MatrixView& out, void* scratch,
+                              const ops::Softmax& softmax, const MatrixView& out, void* scratch,
                               ArrangedRows* arranged) {
   if (block.prefilling() == 0) return;
   const ops::cuda::RowTable staging = staging_(layer);
@@ -60,7 +60,7 @@ void CudaStorePrefill::Attend(Stream& stream, const StepBlock& block, int64_t la
   const SectionScope section(stream, Section::kAttention);
   for (int64_t i = 0; i < block.prefilling(); ++i) {
     ops::cuda::PagedAttention(stream, block.Prefilling(i), layout_.kv_heads, staging, q,
-                              layout_.q_heads, scale, out, scratch);
+                              layout_.q_heads, softmax, out, scratch);
   }
 }
 

@@ -48,8 +48,8 @@ class CudaStorePrefill {
   // rows are in the staging pages when the stream reaches this point, and in the store when the
   // link does. arranged: null, or the object that stores the rows of some chunks.
   void Attend(Stream& stream, const StepBlock& block, int64_t layer, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale, const MatrixView& out,
-              void* scratch, ArrangedRows* arranged = nullptr);
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
+              const MatrixView& out, void* scratch, ArrangedRows* arranged = nullptr);
   // As RowStore::StoreRows.
   void Store(Stream& stream, const StepBlock& block, int64_t layer, const MatrixView& k,
              const MatrixView& v);

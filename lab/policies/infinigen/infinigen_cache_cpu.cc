@@ -267,21 +267,22 @@ void InfiniGenCache::MeasureHeld(Stream& stream, int64_t layer, const MatrixView
 }
 
 void InfiniGenCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
-                            const MatrixView& v, float scale, const MatrixView& out) {
+                            const MatrixView& v, const ops::Softmax& softmax,
+                            const MatrixView& out) {
   const bool dense = layer < shape_.dense_layers;
   Buffer& buffer = BufferOf(layer);
   if (buffer.layer != layer) {
     if (dense) {
       FetchAll(layer);
     } else {
-      Speculate(stream, layer, q, scale, /*predicted=*/false);
+      Speculate(stream, layer, q, softmax.scale, /*predicted=*/false);
     }
   }
   const SectionScope section(stream, Section::kTransfer);
   buffer.arrived->Wait();
   Mark(stream, Section::kManagement);
   Append(layer, k, v);
-  if (recall_ && !dense) MeasureHeld(stream, layer, q, scale);
+  if (recall_ && !dense) MeasureHeld(stream, layer, q, softmax.scale);
   Mark(stream, dense ? Section::kManagement : Section::kRetrieval);  // keys were encoded
   attended_.Clear();
   for (size_t i = 0; i < decoding_.size(); ++i) {
@@ -289,8 +290,9 @@ void InfiniGenCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, 
     const State& state = states_.at(sequence.id);
     for (int64_t head = 0; head < shape_.layout.kv_heads; ++head) {
       const int64_t count = buffer.counts[Item(i, head)] + 1;
-      attended_.Begin(Query(q, sequence, head), out.Row<float>(sequence.first_row) +
-                                                    head * shape_.group * shape_.layout.head_dim);
+      attended_.Begin(
+          head * shape_.group, Query(q, sequence, head),
+          out.Row<float>(sequence.first_row) + head * shape_.group * shape_.layout.head_dim);
       attended_.Add(Staged(layer, i, head), 0, count);
       if (dense) continue;
       speculation_.Encode(stream, layer, head, state.channels, Stored(sequence.id, layer, head),
@@ -299,7 +301,7 @@ void InfiniGenCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, 
     }
   }
   Mark(stream, Section::kAttention);
-  const uint64_t rows = attended_.Attend(stream, shape_.format, shape_.group, scale);
+  const uint64_t rows = attended_.Attend(stream, shape_.format, shape_.group, softmax);
   Mark(stream, Section::kTransfer);
   stats_.bytes_read += rows * shape_.format.row_bytes();
   buffer.layer = -1;
@@ -307,14 +309,14 @@ void InfiniGenCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, 
 }
 
 void InfiniGenCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-                            const MatrixView& k, const MatrixView& v, float scale,
+                            const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
                             const MatrixView& out) {
   LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
   LC_CHECK(in_step_ && decoding_.size() + prefilling_.size() == step.sequences.size(),
            "Attend() outside of BeginStep/EndStep");
-  if (!decoding_.empty()) Decode(stream, layer, q, k, v, scale, out);
+  if (!decoding_.empty()) Decode(stream, layer, q, k, v, softmax, out);
   if (prefilling_.empty()) return;
-  prefill_.Attend(stream, layer, prefilling_, q, k, v, scale, out, &stats_);
+  prefill_.Attend(stream, layer, prefilling_, q, k, v, softmax, out, &stats_);
   if (layer < shape_.dense_layers) return;
   const int64_t of_layer = shape_.layout.kv_heads * speculation_.width();
   for (size_t i = 0; i < prefilling_.size(); ++i) {

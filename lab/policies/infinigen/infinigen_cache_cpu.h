@@ -53,7 +53,7 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                 float scale) override;
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override;
   void EndStep(const Step& step) override;
 
@@ -106,7 +106,7 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
   void Speculate(Stream& stream, int64_t layer, const MatrixView& q, float scale, bool predicted);
   void Append(int64_t layer, const MatrixView& k, const MatrixView& v);
   void Decode(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
-              const MatrixView& v, float scale, const MatrixView& out);
+              const MatrixView& v, const ops::Softmax& softmax, const MatrixView& out);
   void MeasureHeld(Stream& stream, int64_t layer, const MatrixView& q, float scale);
 
   PagePool device_, host_;

@@ -93,7 +93,8 @@ class CudaInfiniGenCache final : public CudaSelectingCache<Shape>, public Diagno
   }
   void BeginDecoding(Stream& stream) override;
   void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
-                      const MatrixView& v, float scale, const MatrixView& out) override;
+                      const MatrixView& v, const ops::Softmax& softmax,
+                      const MatrixView& out) override;
   void PromptAttended(Stream& stream, int64_t layer, const MatrixView& q,
                       const MatrixView& k) override;
   void PromptStored(Stream& stream, int64_t layer, const MatrixView& q,

@@ -91,13 +91,13 @@ void CudaInfiniGenCache::Prefetch(Stream& stream, int64_t layer, const Step& ste
 }
 
 void CudaInfiniGenCache::AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q,
-                                        const MatrixView& k, const MatrixView& v, float scale,
-                                        const MatrixView& out) {
+                                        const MatrixView& k, const MatrixView& v,
+                                        const ops::Softmax& softmax, const MatrixView& out) {
   const Layout& layout = shape_.layout;
   const bool dense = layer < shape_.dense_layers;
   const StepView step = Decoding();
   if (!fetched_[static_cast<size_t>(layer)]) {
-    dense ? FetchAll(stream, layer) : Speculate(stream, layer, q, scale);
+    dense ? FetchAll(stream, layer) : Speculate(stream, layer, q, softmax.scale);
   }
   Mark(stream, Section::kTransfer);
   link_.Join(stream, kArrived + static_cast<int>(ParityOf(layer)));
@@ -116,12 +116,12 @@ void CudaInfiniGenCache::AttendDecoding(Stream& stream, int64_t layer, const Mat
   }
   const SectionScope section(stream, Section::kAttention);
   if (dense) {
-    ops::cuda::PagedAttention(stream, step, layout.kv_heads, rows, q, layout.q_heads, scale, out,
+    ops::cuda::PagedAttention(stream, step, layout.kv_heads, rows, q, layout.q_heads, softmax, out,
                               scratch_.data());
   } else {
     const ops::cuda::RowLists lists{.leading = works_[ParityOf(layer)].speculation.attended};
     ops::cuda::ListedAttention(stream, step, layout.kv_heads, Staging(layer), lists, q,
-                               layout.q_heads, scale, out, nullptr, scratch_.data());
+                               layout.q_heads, softmax, out, nullptr, scratch_.data());
   }
   if (layer + kBuffers < shape_.dense_layers) FetchAll(stream, layer + kBuffers);
 }

@@ -86,16 +86,17 @@ void PqCache::BeginStep(const Step& step) {
 }
 
 void PqCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-                     const MatrixView& k, const MatrixView& v, float scale, const MatrixView& out) {
+                     const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
+                     const MatrixView& out) {
   LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
   LC_CHECK(in_step_ && decoding_.size() + prefilling_.size() == step.sequences.size(),
            "Attend() outside of BeginStep/EndStep");
-  if (!decoding_.empty()) Decode(stream, layer, q, k, v, scale, out);
+  if (!decoding_.empty()) Decode(stream, layer, q, k, v, softmax, out);
   if (prefilling_.empty()) return;
   const auto now = Clock::now();
   if (layer_start_) layer_seconds_ = std::chrono::duration<double>(now - *layer_start_).count();
   layer_start_ = now;
-  prefill_.Attend(stream, layer, prefilling_, q, k, v, scale, out, &stats_);
+  prefill_.Attend(stream, layer, prefilling_, q, k, v, softmax, out, &stats_);
   for (size_t i = 0; i < prefilling_.size(); ++i) {
     const StepSequence& sequence = prefilling_[i];
     if (growing_[i] == nullptr) continue;

@@ -43,7 +43,7 @@ class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
 
   void BeginStep(const Step& step) override;
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override;
   void EndStep(const Step& step) override;
 
@@ -111,7 +111,7 @@ class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
   void Append(Stream& stream, int64_t layer, const MatrixView& k, const MatrixView& v);
   void Update(int64_t layer, size_t sequence);
   void Decode(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
-              const MatrixView& v, float scale, const MatrixView& out);
+              const MatrixView& v, const ops::Softmax& softmax, const MatrixView& out);
   void MeasureRecall(Stream& stream, int64_t layer, const MatrixView& q, float scale);
 
   std::unordered_map<SequenceId, std::vector<Admission>> admissions_;  // [layers]

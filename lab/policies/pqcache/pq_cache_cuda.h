@@ -105,7 +105,8 @@ class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
   // ---- pq_decode_cuda.cc ----
   void BeginDecoding(Stream& stream) override;
   void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
-                      const MatrixView& v, float scale, const MatrixView& out) override;
+                      const MatrixView& v, const ops::Softmax& softmax,
+                      const MatrixView& out) override;
   void EndLayers(Stream& stream) override;
 
   // ---- pq_prompt_cuda.cc: prompts ----

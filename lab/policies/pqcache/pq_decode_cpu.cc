@@ -244,19 +244,19 @@ void PqCache::MeasureRecall(Stream& stream, int64_t layer, const MatrixView& q, 
 }
 
 void PqCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
-                     const MatrixView& v, float scale, const MatrixView& out) {
+                     const MatrixView& v, const ops::Softmax& softmax, const MatrixView& out) {
   const SectionScope section(stream, Section::kManagement);
   for (const StepSequence& sequence : decoding_) {
     Sequence& state = Get(sequence);
     if (state.index != nullptr) Fill(stream, layer, sequence);
   }
   Mark(stream, Section::kRetrieval);
-  Select(stream, layer, q, scale);
+  Select(stream, layer, q, softmax.scale);
   Mark(stream, Section::kManagement);
   Gather(stream, layer);
   Mark(stream, Section::kManagement);
   Append(stream, layer, k, v);
-  if (recall_) MeasureRecall(stream, layer, q, scale);
+  if (recall_) MeasureRecall(stream, layer, q, softmax.scale);
 
   Mark(stream, Section::kAttention);
   attended_.Clear();
@@ -265,8 +265,9 @@ void PqCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, const M
     const Sequence& state = Get(sequence);
     for (int64_t head = 0; head < shape_.layout.kv_heads; ++head) {
       const Choice& choice = ChoiceOf(i, head);
-      attended_.Begin(Query(q, sequence, head), out.Row<float>(sequence.first_row) +
-                                                    head * shape_.group * shape_.layout.head_dim);
+      attended_.Begin(
+          head * shape_.group, Query(q, sequence, head),
+          out.Row<float>(sequence.first_row) + head * shape_.group * shape_.layout.head_dim);
       if (state.index != nullptr) {
         attended_.Add(RowsOf(sequences_.window(), state.window, layer, head), 0,
                       shape_.WindowSlots(state.rows));
@@ -286,7 +287,7 @@ void PqCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, const M
       }
     }
   }
-  const uint64_t rows = attended_.Attend(stream, shape_.format, shape_.group, scale);
+  const uint64_t rows = attended_.Attend(stream, shape_.format, shape_.group, softmax);
   Mark(stream, Section::kManagement);
   stats_.bytes_read += rows * shape_.format.row_bytes();
   for (size_t i = 0; i < decoding_.size(); ++i) Update(layer, i);

@@ -23,8 +23,8 @@ void CudaPqCache::BeginDecoding(Stream& stream) {
 }
 
 void CudaPqCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView& q,
-                                 const MatrixView& k, const MatrixView& v, float scale,
-                                 const MatrixView& out) {
+                                 const MatrixView& k, const MatrixView& v,
+                                 const ops::Softmax& softmax, const MatrixView& out) {
   const Layout& layout = shape_.layout;
   const PqLayer layer = Layer(index);
   const StepView step = Decoding();
@@ -39,7 +39,7 @@ void CudaPqCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView
     ops::cuda::PqEncode(stream, step, layer, PqKeys::kStored);
   }
   Mark(stream, Section::kRetrieval);
-  ops::cuda::PqSelect(stream, step, layer, q, scale, scratch_.data());
+  ops::cuda::PqSelect(stream, step, layer, q, softmax.scale, scratch_.data());
   ForceRows(stream, index, layer.ranges, layer.selected, layer.selected_count, layer.max_rows);
   Mark(stream, Section::kManagement);
   ops::cuda::PqLookup(stream, step, layer);
@@ -63,7 +63,7 @@ void CudaPqCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView
   const SectionScope section(stream, Section::kAttention);
   ops::cuda::ListedAttention(stream, step, layout.kv_heads, layer.rows,
                              {layer.leading, layer.listed, layer.listed_count, layer.max_rows}, q,
-                             layout.q_heads, scale, out, nullptr, scratch_.data());
+                             layout.q_heads, softmax, out, nullptr, scratch_.data());
 }
 
 void CudaPqCache::EndLayers(Stream& stream) {

@@ -55,19 +55,19 @@ std::vector<WaveList> RetroCache::Lists(SequenceId id, const WaveSequence& seque
 // ---- steps ----
 
 void RetroCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-                        const MatrixView& k, const MatrixView& v, float scale,
+                        const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
                         const MatrixView& out) {
   LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
   LC_CHECK(decoding_.size() + prefilling_.size() == step.sequences.size(),
            "Attend() outside of BeginStep/EndStep");
-  if (!decoding_.empty()) Decode(stream, layer, q, k, v, scale, out);
-  if (!prefilling_.empty()) Prefill(stream, layer, q, k, v, scale, out);
+  if (!decoding_.empty()) Decode(stream, layer, q, k, v, softmax, out);
+  if (!prefilling_.empty()) Prefill(stream, layer, q, k, v, softmax, out);
 }
 
 // ---- decode ----
 
 void RetroCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
-                        const MatrixView& v, float scale, const MatrixView& out) {
+                        const MatrixView& v, const ops::Softmax& softmax, const MatrixView& out) {
   for (const View& view : decoding_) {
     // Clusters that are not in use need not be complete, unless their rows' slots are needed.
     WaveSequence& sequence = *view.sequence;
@@ -76,7 +76,7 @@ void RetroCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, cons
   const SectionScope section(stream, Section::kManagement);
   Fill(stream, layer);
   Append(layer, k, v);
-  Select(stream, layer, q, scale);
+  Select(stream, layer, q, softmax.scale);
   Mark(stream, Section::kManagement);
   const std::span<WaveAccess> accesses = buffer_.Begin(selects_.size());
   for (size_t i = 0; i < accesses.size(); ++i) {
@@ -122,7 +122,7 @@ void RetroCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, cons
     buffer_.StartUpdate();
   }
   Mark(stream, Section::kAttention);
-  AttendZones(stream, layer, accesses, q, scale, out);
+  AttendZones(stream, layer, accesses, q, softmax, out);
   if (!accesses.empty()) buffer_.StartAdmission();
 }
 
@@ -280,7 +280,8 @@ void RetroCache::CountAccesses(int64_t layer, std::span<const WaveAccess> access
 }
 
 void RetroCache::AttendZones(Stream& stream, int64_t layer, std::span<const WaveAccess> accesses,
-                             const MatrixView& q, float scale, const MatrixView& out) {
+                             const MatrixView& q, const ops::Softmax& softmax,
+                             const MatrixView& out) {
   const int64_t d = shape_.layout.head_dim;
   attended_.Clear();
   size_t access = 0;
@@ -288,8 +289,8 @@ void RetroCache::AttendZones(Stream& stream, int64_t layer, std::span<const Wave
     const WaveSequence& sequence = *view.sequence;
     for (int64_t head = 0; head < shape_.layout.kv_heads; ++head) {
       const int64_t row = view.part.first_row, offset = head * shape_.group * d;
-      ops::RowAttentionHead& attends =
-          attended_.Begin(q.Row<float>(row) + offset, out.Row<float>(row) + offset);
+      ops::RowAttentionHead& attends = attended_.Begin(
+          head * shape_.group, q.Row<float>(row) + offset, out.Row<float>(row) + offset);
       const ops::PagedRows steady = SteadyRows(sequence, shape_.List(layer, head));
       attended_.Add(steady, 0, std::min(shape_.sink, view.n()));
       if (sequence.clusters > 0) {
@@ -311,7 +312,7 @@ void RetroCache::AttendZones(Stream& stream, int64_t layer, std::span<const Wave
       attended_.Add(steady, shape_.sink, count - run);
     }
   }
-  const uint64_t rows = attended_.Attend(stream, shape_.format, shape_.group, scale);
+  const uint64_t rows = attended_.Attend(stream, shape_.format, shape_.group, softmax);
   stats_.bytes_read += rows * shape_.format.row_bytes();
   stats_.bytes_written += attended_.heads() * shape_.format.row_bytes();
 }
@@ -354,7 +355,7 @@ void RetroCache::Spill(Stream& stream, int64_t layer) {
 }
 
 void RetroCache::Prefill(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
-                         const MatrixView& v, float scale, const MatrixView& out) {
+                         const MatrixView& v, const ops::Softmax& softmax, const MatrixView& out) {
   const auto heads = static_cast<size_t>(shape_.layout.kv_heads);
   Spill(stream, layer);
   lists_.resize(prefilling_.size() * heads);
@@ -375,7 +376,7 @@ void RetroCache::Prefill(Stream& stream, int64_t layer, const MatrixView& q, con
   }
   const ops::KvGeometry geometry = MakeGeometry(shape_.layout);
   ops::AppendKv(stream, geometry, views_, k, v);
-  ops::Attention(stream, geometry, views_, q, shape_.layout.q_heads, scale, out);
+  ops::Attention(stream, geometry, views_, q, shape_.layout.q_heads, softmax, out);
   stats_.bytes_read += seen * heads * shape_.format.row_bytes();
   stats_.bytes_written += rows * heads * shape_.format.row_bytes();
   stats_.prefill.rows += rows * heads;

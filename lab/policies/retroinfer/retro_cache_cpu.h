@@ -23,7 +23,7 @@ class RetroCache final : public WaveCache {
   ~RetroCache() override;
 
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override;
   void Settle() override { buffer_.Settle(); }
 
@@ -42,7 +42,7 @@ class RetroCache final : public WaveCache {
                               bool from_ring) const;
 
   void Decode(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
-              const MatrixView& v, float scale, const MatrixView& out);
+              const MatrixView& v, const ops::Softmax& softmax, const MatrixView& out);
   void Fill(Stream& stream, int64_t layer);
   void Append(int64_t layer, const MatrixView& k, const MatrixView& v);
   // Selects the clusters for the layer's queries, into selects_.
@@ -50,9 +50,9 @@ class RetroCache final : public WaveCache {
   void ForceClusters(int64_t layer);
   void CountAccesses(int64_t layer, std::span<const WaveAccess> accesses);
   void AttendZones(Stream& stream, int64_t layer, std::span<const WaveAccess> accesses,
-                   const MatrixView& q, float scale, const MatrixView& out);
+                   const MatrixView& q, const ops::Softmax& softmax, const MatrixView& out);
   void Prefill(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
-               const MatrixView& v, float scale, const MatrixView& out);
+               const MatrixView& v, const ops::Softmax& softmax, const MatrixView& out);
   void Spill(Stream& stream, int64_t layer);
 
   BackgroundThreads index_threads_;

@@ -182,7 +182,7 @@ void CudaRetroCache::Start(Stream& stream) {
 }
 
 void CudaRetroCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-                            const MatrixView& k, const MatrixView& v, float scale,
+                            const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
                             const MatrixView& out) {
   LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
   LC_CHECK(decoding_.size() + prefilling_.size() == step.sequences.size(),
@@ -190,8 +190,8 @@ void CudaRetroCache::Attend(Stream& stream, int64_t layer, const Step& step, con
   Start(stream);
   // Allocation waits for the device, which waits for answers once a layer has decoded.
   if (layer == 0) BeginBuilds();
-  if (!decoding_.empty()) Decode(stream, layer, q, k, v, scale, out);
-  prefill_.Attend(stream, block_, layer, q, k, v, scale, out, work_.scratch(), this);
+  if (!decoding_.empty()) Decode(stream, layer, q, k, v, softmax, out);
+  prefill_.Attend(stream, block_, layer, q, k, v, softmax, out, work_.scratch(), this);
   if (layer + 1 == shape_.layout.layers) {
     link_.JoinAll(stream);
     // Rows stored by a prompt's chunk are clustered after it.

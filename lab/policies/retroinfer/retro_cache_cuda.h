@@ -52,7 +52,7 @@ class CudaRetroCache final : private RetroHost,
   void BeginStep(const Step& step) override;
   std::optional<uint64_t> ReplayKey(const Step& step) const override;
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override;
   void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                  const MatrixView& k, const MatrixView& v) override;
@@ -95,7 +95,7 @@ class CudaRetroCache final : private RetroHost,
   void Start(Stream& stream);
   void Fill(Stream& stream, int64_t layer);
   void Decode(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
-              const MatrixView& v, float scale, const MatrixView& out);
+              const MatrixView& v, const ops::Softmax& softmax, const MatrixView& out);
   void Choose(Stream& stream, int64_t layer, const MatrixView& q, float scale);
   // On the link: missing rows, and the rows that a layer's caches admit.
   void Fetch(const ops::cuda::WaveLayer& layer);

@@ -154,7 +154,8 @@ void CudaRetroCache::Admit(int64_t layer) {
 }
 
 void CudaRetroCache::Decode(Stream& stream, int64_t index, const MatrixView& q, const MatrixView& k,
-                            const MatrixView& v, float scale, const MatrixView& out) {
+                            const MatrixView& v, const ops::Softmax& softmax,
+                            const MatrixView& out) {
   const Layout& layout = shape_.layout;
   const StepView step = block_.Decoding(context_);
   const WaveLayer layer = Layer(index);
@@ -162,7 +163,7 @@ void CudaRetroCache::Decode(Stream& stream, int64_t index, const MatrixView& q, 
   Fill(stream, index);
   if (choosing_) {
     Mark(stream, Section::kRetrieval);
-    Choose(stream, index, q, scale);
+    Choose(stream, index, q, softmax.scale);
     Mark(stream, Section::kManagement);
   }
   ops::cuda::ListWaveRows(stream, step, wave_, layer);
@@ -182,7 +183,7 @@ void CudaRetroCache::Decode(Stream& stream, int64_t index, const MatrixView& q, 
     const SectionScope section(stream, Section::kAttention);
     ops::cuda::ListedAttention(stream, step, layout.kv_heads, layer.rows,
                                {layer.leading, layer.listed, layer.listed_count, wave_.max_rows}, q,
-                               layout.q_heads, scale, out, choosing_ ? work_.log_sums() : nullptr,
+                               layout.q_heads, softmax, out, choosing_ ? work_.log_sums() : nullptr,
                                work_.scratch());
     if (choosing_) ops::cuda::MergeEstimate(stream, step, wave_, layer, work_.log_sums(), out);
   }

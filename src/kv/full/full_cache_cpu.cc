@@ -31,11 +31,11 @@ class FullCache final : public FullCacheBase {
   }
 
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override {
     Append(stream, layer, step, k, v);
     const SectionScope section(stream, Section::kAttention);
-    ops::Attention(stream, geometry_, views_, q, layout_.q_heads, scale, out);
+    ops::Attention(stream, geometry_, views_, q, layout_.q_heads, softmax, out);
   }
 
   void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView&,

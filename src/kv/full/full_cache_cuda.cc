@@ -58,7 +58,7 @@ class CudaFullCache final : public FullCacheBase {
   }
 
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override {
     LC_CHECK(layer >= 0 && layer < layout_.layers);
     if (layer == 0) block_.Send(stream);
@@ -67,7 +67,7 @@ class CudaFullCache final : public FullCacheBase {
       Mark(stream, Section::kManagement);
       ops::cuda::AppendRows(stream, view, layout_.kv_heads, table, k, v);
       const SectionScope section(stream, Section::kAttention);
-      ops::cuda::PagedAttention(stream, view, layout_.kv_heads, table, q, layout_.q_heads, scale,
+      ops::cuda::PagedAttention(stream, view, layout_.kv_heads, table, q, layout_.q_heads, softmax,
                                 out, scratch_.data());
     };
     if (block_.decoding() > 0) attend(block_.Decoding(context_));

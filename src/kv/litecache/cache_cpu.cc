@@ -55,21 +55,21 @@ void LiteCache::Prefetch(Stream& stream, int64_t layer, const Step& step, const 
 }
 
 void LiteCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-                       const MatrixView& k, const MatrixView& v, float scale,
+                       const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
                        const MatrixView& out) {
   LC_CHECK(layer >= 0 && layer < tiers_.shape.layout.layers);
   LC_CHECK(decoding_.size() + prefilling_.size() == step.sequences.size(),
            "Attend() outside of BeginStep/EndStep");
   if (!decoding_.empty()) {
     if (!prepared_[static_cast<size_t>(layer)]) {
-      decode_.Prepare(stream, layer, decoding_, q, scale, /*predicted=*/false);
+      decode_.Prepare(stream, layer, decoding_, q, softmax.scale, /*predicted=*/false);
     } else if (verify_) {
-      decode_.Verify(stream, layer, decoding_, q, scale);
+      decode_.Verify(stream, layer, decoding_, q, softmax.scale);
     }
-    decode_.Attend(stream, layer, decoding_, q, k, v, scale, out);
+    decode_.Attend(stream, layer, decoding_, q, k, v, softmax, out);
   }
   if (!prefilling_.empty()) {
-    prefill_.Attend(stream, layer, prefilling_, growth_.staging(), q, k, v, scale, &out);
+    prefill_.Attend(stream, layer, prefilling_, growth_.staging(), q, k, v, softmax, &out);
   }
 }
 

@@ -25,7 +25,7 @@ class LiteCache final : public LiteCacheBase {
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                 float scale) override;
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override;
   void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                  const MatrixView& k, const MatrixView& v) override;

@@ -165,14 +165,14 @@ void CudaLiteCache::Prefetch(Stream& stream, int64_t layer, const Step& step, co
 }
 
 void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-                           const MatrixView& k, const MatrixView& v, float scale,
+                           const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
                            const MatrixView& out) {
   LC_CHECK(layer >= 0 && layer < tiers_.shape.layout.layers);
   unchecked_.Issue();
-  Start(stream, scale);
-  if (block_.decoding() > 0) decode_.Attend(stream, layer, q, k, v, scale, out);
+  Start(stream, softmax.scale);
+  if (block_.decoding() > 0) decode_.Attend(stream, layer, q, k, v, softmax, out);
   for (int64_t i = 0; i < block_.prefilling(); ++i) {
-    prefill_.Attend(stream, layer, i, q, k, v, scale, &out);
+    prefill_.Attend(stream, layer, i, q, k, v, softmax, &out);
   }
   if (layer + 1 == tiers_.shape.layout.layers) {
     for (CudaBranch* branch : Branches()) branch->JoinAll(stream);

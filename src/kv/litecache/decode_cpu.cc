@@ -314,14 +314,14 @@ void DecodePath::MeasureHeld(Stream& stream, int64_t layer, std::span<const Sequ
 }
 
 void DecodePath::Attend(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
-                        const MatrixView& q, const MatrixView& k, const MatrixView& v, float scale,
-                        const MatrixView& out) {
+                        const MatrixView& q, const MatrixView& k, const MatrixView& v,
+                        const ops::Softmax& softmax, const MatrixView& out) {
   const Shape& shape = tiers_.shape;
   Mark(stream, Section::kManagement);
   Append(layer, sequences, k, v);
   Mark(stream, Section::kRetrieval);
-  SelectResident(stream, layer, sequences, q, scale);
-  if (recall_ != nullptr) MeasureHeld(stream, layer, sequences, q, scale);
+  SelectResident(stream, layer, sequences, q, softmax.scale);
+  if (recall_ != nullptr) MeasureHeld(stream, layer, sequences, q, softmax.scale);
 
   const SectionScope section(stream, Section::kAttention);
   attended_.Clear();
@@ -331,7 +331,7 @@ void DecodePath::Attend(Stream& stream, int64_t layer, std::span<const SequenceV
     const int64_t sink = shape.SinkRows(n);
     const int64_t recent = shape.RecentBegin(n);
     for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
-      attended_.Begin(Query(q, sequence, head),
+      attended_.Begin(head * shape.group, Query(q, sequence, head),
                       out.Row<float>(sequence.row) + head * shape.group * shape.layout.head_dim);
       const int64_t list = shape.offloaded_list[static_cast<size_t>(shape.Index(layer, head))];
       if (list >= 0) {
@@ -358,7 +358,7 @@ void DecodePath::Attend(Stream& stream, int64_t layer, std::span<const SequenceV
       attended_.Add(rows, recent, n - recent);
     }
   }
-  const uint64_t rows = attended_.Attend(stream, shape.format, shape.group, scale);
+  const uint64_t rows = attended_.Attend(stream, shape.format, shape.group, softmax);
   counters_.stats.bytes_read += rows * shape.format.row_bytes();
   counters_.stats.bytes_written +=
       static_cast<uint64_t>(static_cast<int64_t>(sequences.size()) * shape.layout.kv_heads) *

@@ -36,8 +36,8 @@ class DecodePath {
               const MatrixView& q, float scale);
   // As Cache::Attend, for these sequences' rows. Call after Prepare() of the layer.
   void Attend(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
-              const MatrixView& q, const MatrixView& k, const MatrixView& v, float scale,
-              const MatrixView& out);
+              const MatrixView& q, const MatrixView& k, const MatrixView& v,
+              const ops::Softmax& softmax, const MatrixView& out);
 
  private:
   // Fills the slots of sequences that decode for the first time since their prompt: sink and recent

@@ -134,11 +134,11 @@ void CudaDecodePath::SelectResident(Stream& stream, int64_t index, const MatrixV
   Mark(stream, Section::kManagement);
 }
 
-void CudaDecodePath::AttendVerified(Stream& stream, int64_t index, const MatrixView& q, float scale,
-                                    const MatrixView& out) {
+void CudaDecodePath::AttendVerified(Stream& stream, int64_t index, const MatrixView& q,
+                                    const ops::Softmax& softmax, const MatrixView& out) {
   const LiteCacheLayer layer = layers_.Checked(index);
   const auto decide = [&](Stream& deciding, const Target& target, const Decisions::Chain& chain) {
-    Choose(deciding, target, {.q = &q, .scale = scale}, chain);
+    Choose(deciding, target, {.q = &q, .scale = softmax.scale}, chain);
     pulls_.Pull(deciding, step_, layers_, index);
   };
   // Resident heads select in every step.
@@ -147,7 +147,7 @@ void CudaDecodePath::AttendVerified(Stream& stream, int64_t index, const MatrixV
     const Target target{index, layer, /*verifying=*/true, {}};
     LookUp(stream, target, q);
     decide(stream, target, OwnChain());
-    AttendKept(stream, index, q, scale, out, {.scratch = layers_.scratch()});
+    AttendKept(stream, index, q, softmax, out, {.scratch = layers_.scratch()});
     return;
   }
   const Target target{index, layer, /*verifying=*/true, corrections_->steps().Begin(stream)};
@@ -155,12 +155,12 @@ void CudaDecodePath::AttendVerified(Stream& stream, int64_t index, const MatrixV
   branch.Fork(stream);
   LookUp(branch.stream(), target, q);
   // Meanwhile all heads attend the rows that they have; those that miss attend once more.
-  AttendKept(stream, index, q, scale, out, {.scratch = layers_.scratch()});
+  AttendKept(stream, index, q, softmax, out, {.scratch = layers_.scratch()});
   branch.JoinAll(stream);
   corrections_->steps().Run(stream, target.condition, [&](Stream& correcting) {
     decide(correcting, target,
            {.scratch = corrections_->scratch(), .aside_scratch = corrections_->aside()});
-    AttendKept(correcting, index, q, scale, out,
+    AttendKept(correcting, index, q, softmax, out,
                {.refresh = layer.refresh, .refreshed = true, .scratch = corrections_->scratch()});
   });
 }
@@ -191,7 +191,8 @@ void CudaDecodePath::Append(Stream& stream, int64_t index, const MatrixView& k,
 }
 
 void CudaDecodePath::Attend(Stream& stream, int64_t index, const MatrixView& q, const MatrixView& k,
-                            const MatrixView& v, float scale, const MatrixView& out) {
+                            const MatrixView& v, const ops::Softmax& softmax,
+                            const MatrixView& out) {
   Mark(stream, Section::kManagement);
   if (decided_[static_cast<size_t>(index)]) {
     // Appending need not wait for the branches: the ring slot is none of the slots that they touch.
@@ -199,25 +200,26 @@ void CudaDecodePath::Attend(Stream& stream, int64_t index, const MatrixView& q, 
     Mark(stream, Section::kTransfer);
     pulls_.Await(stream, index);
     Mark(stream, Section::kManagement);
-    if (verify_) return AttendVerified(stream, index, q, scale, out);
-    SelectResident(stream, index, q, scale);
+    if (verify_) return AttendVerified(stream, index, q, softmax, out);
+    SelectResident(stream, index, q, softmax.scale);
   } else {
     pulls_.Pass(stream, index);
     Spill(stream, index);
     if (shape_.offloads(index)) {
       LookUp(stream, At(index), q);
-      Choose(stream, At(index), {.q = &q, .scale = scale}, OwnChain());
+      Choose(stream, At(index), {.q = &q, .scale = softmax.scale}, OwnChain());
       pulls_.Pull(stream, step_, layers_, index);
     } else {
-      SelectResident(stream, index, q, scale);
+      SelectResident(stream, index, q, softmax.scale);
     }
     Append(stream, index, k, v);
   }
-  AttendKept(stream, index, q, scale, out, {.scratch = layers_.scratch()});
+  AttendKept(stream, index, q, softmax, out, {.scratch = layers_.scratch()});
 }
 
-void CudaDecodePath::AttendKept(Stream& stream, int64_t index, const MatrixView& q, float scale,
-                                const MatrixView& out, const Heads& heads) {
+void CudaDecodePath::AttendKept(Stream& stream, int64_t index, const MatrixView& q,
+                                const ops::Softmax& softmax, const MatrixView& out,
+                                const Heads& heads) {
   const LiteCacheLayer& layer = layers_.at(index);
   const ops::cuda::LiteCacheShape& shape = layers_.shape();
   ops::cuda::HybridTables tables;
@@ -234,7 +236,7 @@ void CudaDecodePath::AttendKept(Stream& stream, int64_t index, const MatrixView&
   tables.refreshed = heads.refreshed;
   const SectionScope section(stream, Section::kAttention);
   ops::cuda::HybridAttention(stream, step_, shape_.layout.kv_heads, tables, q,
-                             shape_.layout.q_heads, scale, out, heads.scratch);
+                             shape_.layout.q_heads, softmax, out, heads.scratch);
 }
 
 std::vector<CudaBranch*> CudaDecodePath::Branches() {

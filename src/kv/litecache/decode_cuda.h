@@ -50,7 +50,7 @@ class CudaDecodePath {
   // As the functions of Cache, for these sequences; Prefetch only for layers that are prefetched.
   void Prefetch(Stream& stream, int64_t layer, const MatrixView& q, float scale);
   void Attend(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
-              const MatrixView& v, float scale, const MatrixView& out);
+              const MatrixView& v, const ops::Softmax& softmax, const MatrixView& out);
 
   std::vector<CudaBranch*> Branches();
   void AddTo(RecordingKey* key) const;
@@ -76,8 +76,8 @@ class CudaDecodePath {
   void Choose(Stream& stream, const Target& target, const ops::cuda::SelectQuery& query,
               const Decisions::Chain& chain);
   // Attends, decides again with the actual query, and attends for the heads that this has changed.
-  void AttendVerified(Stream& stream, int64_t layer, const MatrixView& q, float scale,
-                      const MatrixView& out);
+  void AttendVerified(Stream& stream, int64_t layer, const MatrixView& q,
+                      const ops::Softmax& softmax, const MatrixView& out);
   // The decision's stream and scratch if the step's own stream decides.
   Decisions::Chain OwnChain() const {
     return {.scratch = layers_.scratch(), .aside_scratch = own_aside_.data()};
@@ -92,7 +92,7 @@ class CudaDecodePath {
     void* scratch = nullptr;
   };
   // Attends all rows that the layer's heads keep.
-  void AttendKept(Stream& stream, int64_t layer, const MatrixView& q, float scale,
+  void AttendKept(Stream& stream, int64_t layer, const MatrixView& q, const ops::Softmax& softmax,
                   const MatrixView& out, const Heads& heads);
 
   const Shape& shape_;

@@ -8,7 +8,7 @@ namespace litecache::kv {
 
 void PrefillPath::Attend(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
                          std::span<std::byte* const> staging, const MatrixView& q,
-                         const MatrixView& k, const MatrixView& v, float scale,
+                         const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
                          const MatrixView* out) {
   const Shape& shape = tiers_.shape;
   SpillRing(stream, layer, sequences);
@@ -16,10 +16,10 @@ void PrefillPath::Attend(Stream& stream, int64_t layer, std::span<const Sequence
   KeepLastQueries(layer, sequences, q);
   if (shape.store_format.quantized()) {
     for (const SequenceView& sequence : sequences) {
-      AttendStaged(stream, layer, sequence, staging, q, k, v, scale, out);
+      AttendStaged(stream, layer, sequence, staging, q, k, v, softmax, out);
     }
   } else {
-    AttendInPlace(stream, layer, sequences, q, k, v, scale, out);
+    AttendInPlace(stream, layer, sequences, q, k, v, softmax, out);
   }
 
   int64_t seen = 0, rows = 0, offloaded = 0;
@@ -95,8 +95,8 @@ ops::KvSequence PrefillPath::View(const SequenceView& sequence) const {
 
 void PrefillPath::AttendInPlace(Stream& stream, int64_t layer,
                                 std::span<const SequenceView> sequences, const MatrixView& q,
-                                const MatrixView& k, const MatrixView& v, float scale,
-                                const MatrixView* out) {
+                                const MatrixView& k, const MatrixView& v,
+                                const ops::Softmax& softmax, const MatrixView* out) {
   const Shape& shape = tiers_.shape;
   const auto heads = static_cast<size_t>(shape.layout.kv_heads);
   lists_.resize(sequences.size() * heads);
@@ -112,14 +112,14 @@ void PrefillPath::AttendInPlace(Stream& stream, int64_t layer,
   const ops::KvGeometry geometry = MakeGeometry(shape.layout);
   ops::AppendKv(stream, geometry, views_, k, v);
   if (out != nullptr) {
-    ops::Attention(stream, geometry, views_, q, shape.layout.q_heads, scale, *out);
+    ops::Attention(stream, geometry, views_, q, shape.layout.q_heads, softmax, *out);
   }
 }
 
 void PrefillPath::AttendStaged(Stream& stream, int64_t layer, const SequenceView& sequence,
                                std::span<std::byte* const> staging, const MatrixView& q,
-                               const MatrixView& k, const MatrixView& v, float scale,
-                               const MatrixView* out) {
+                               const MatrixView& k, const MatrixView& v,
+                               const ops::Softmax& softmax, const MatrixView* out) {
   const Shape& shape = tiers_.shape;
   const int64_t blocks = shape.pages.BlocksFor(sequence.n());
   lists_.clear();
@@ -143,7 +143,7 @@ void PrefillPath::AttendStaged(Stream& stream, int64_t layer, const SequenceView
   const ops::KvGeometry geometry = MakeGeometry(shape.layout);
   ops::AppendKv(stream, geometry, views_, k, v);
   if (out != nullptr) {
-    ops::Attention(stream, geometry, views_, q, shape.layout.q_heads, scale, *out);
+    ops::Attention(stream, geometry, views_, q, shape.layout.q_heads, softmax, *out);
   }
   for (ops::ConvertWork& convert : converts_) {
     std::swap(convert.source, convert.target);

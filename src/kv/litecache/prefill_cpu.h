@@ -24,7 +24,7 @@ class PrefillPath {
   // quantized.
   void Attend(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
               std::span<std::byte* const> staging, const MatrixView& q, const MatrixView& k,
-              const MatrixView& v, float scale, const MatrixView* out);
+              const MatrixView& v, const ops::Softmax& softmax, const MatrixView* out);
 
  private:
   // Stores rows generated since the last prompt that are still recent.
@@ -34,13 +34,13 @@ class PrefillPath {
   void KeepLastQueries(int64_t layer, std::span<const SequenceView> sequences, const MatrixView& q);
   // Appends and attends rows where they are kept.
   void AttendInPlace(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
-                     const MatrixView& q, const MatrixView& k, const MatrixView& v, float scale,
-                     const MatrixView* out);
+                     const MatrixView& q, const MatrixView& k, const MatrixView& v,
+                     const ops::Softmax& softmax, const MatrixView* out);
   // For a quantized store: this chunk's rows, unquantized, and the earlier ones, dequantized, are
   // put into device pages and attended; the new rows are stored from there.
   void AttendStaged(Stream& stream, int64_t layer, const SequenceView& sequence,
                     std::span<std::byte* const> staging, const MatrixView& q, const MatrixView& k,
-                    const MatrixView& v, float scale, const MatrixView* out);
+                    const MatrixView& v, const ops::Softmax& softmax, const MatrixView* out);
   ops::KvSequence View(const SequenceView& sequence) const;
 
   Tiers& tiers_;

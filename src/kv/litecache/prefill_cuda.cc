@@ -132,15 +132,16 @@ void CudaPrefillPath::Encode(Stream& stream, const Turn& turn, const MatrixView&
 }
 
 void CudaPrefillPath::AttendRows(Stream& stream, const Turn& turn, const RowTable& table,
-                                 const MatrixView& q, float scale, const MatrixView& out) {
+                                 const MatrixView& q, const ops::Softmax& softmax,
+                                 const MatrixView& out) {
   const Layout& layout = tiers_.shape.layout;
   ops::cuda::PagedAttention(stream, block_.Prefilling(turn.chunk), layout.kv_heads, table, q,
-                            layout.q_heads, scale, out, layers_.scratch());
+                            layout.q_heads, softmax, out, layers_.scratch());
 }
 
 void CudaPrefillPath::AttendStaged(Stream& stream, const Turn& turn, const MatrixView& q,
-                                   const MatrixView& k, const MatrixView& v, float scale,
-                                   const MatrixView& out) {
+                                   const MatrixView& k, const MatrixView& v,
+                                   const ops::Softmax& softmax, const MatrixView& out) {
   const int own_set = set();
   const RowTable staging = layers_.Staging(turn.layer, own_set);
   pulls_.link().Join(stream, FetchedMark(own_set));
@@ -152,7 +153,7 @@ void CudaPrefillPath::AttendStaged(Stream& stream, const Turn& turn, const Matri
   ++turns_;
   if (const auto next = After(turn)) Fetch(*next, set());
   CopyStaged(turn, own_set, Direction::kToStore);
-  AttendRows(stream, turn, staging, q, scale, out);
+  AttendRows(stream, turn, staging, q, softmax, out);
 }
 
 void CudaPrefillPath::StoreStaged(Stream& stream, const Turn& turn, const MatrixView& k,
@@ -167,7 +168,7 @@ void CudaPrefillPath::StoreStaged(Stream& stream, const Turn& turn, const Matrix
 }
 
 void CudaPrefillPath::Attend(Stream& stream, int64_t layer, int64_t index, const MatrixView& q,
-                             const MatrixView& k, const MatrixView& v, float scale,
+                             const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
                              const MatrixView* out) {
   const Shape& shape = tiers_.shape;
   const bool offloaded = shape.offloads(layer);
@@ -182,7 +183,7 @@ void CudaPrefillPath::Attend(Stream& stream, int64_t layer, int64_t index, const
   if (offloaded) {
     ops::cuda::KeepLastQueries(stream, step, layers_.shape(), layers_.at(layer), q);
     if (out != nullptr) {
-      AttendStaged(stream, turn, q, k, v, scale, *out);
+      AttendStaged(stream, turn, q, k, v, softmax, *out);
     } else {
       StoreStaged(stream, turn, k, v);
     }
@@ -190,7 +191,7 @@ void CudaPrefillPath::Attend(Stream& stream, int64_t layer, int64_t index, const
   if (layers_.HasResident(layer)) {
     const RowTable& resident = layers_.at(layer).resident;
     ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, resident, k, v);
-    if (out != nullptr) AttendRows(stream, turn, resident, q, scale, *out);
+    if (out != nullptr) AttendRows(stream, turn, resident, q, softmax, *out);
   }
 }
 

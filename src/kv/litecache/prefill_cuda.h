@@ -38,7 +38,8 @@ class CudaPrefillPath {
   void BeginStep(const Step& step);
   // As Cache::Attend for chunk `index` of the step; with out null as RowStore::StoreRows.
   void Attend(Stream& stream, int64_t layer, int64_t index, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale, const MatrixView* out);
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
+              const MatrixView* out);
 
  private:
   // A chunk at one layer. Turns alternate between the two sets of staging pages.
@@ -60,10 +61,10 @@ class CudaPrefillPath {
   void Encode(Stream& stream, const Turn& turn, const MatrixView& k);
   // Attends the layer's offloaded heads.
   void AttendStaged(Stream& stream, const Turn& turn, const MatrixView& q, const MatrixView& k,
-                    const MatrixView& v, float scale, const MatrixView& out);
+                    const MatrixView& v, const ops::Softmax& softmax, const MatrixView& out);
   void StoreStaged(Stream& stream, const Turn& turn, const MatrixView& k, const MatrixView& v);
   void AttendRows(Stream& stream, const Turn& turn, const ops::cuda::RowTable& table,
-                  const MatrixView& q, float scale, const MatrixView& out);
+                  const MatrixView& q, const ops::Softmax& softmax, const MatrixView& out);
   static int FetchedMark(int set) { return LinkPulls::first_other_mark() + set; }
   int set() const { return static_cast<int>(turns_ % 2); }
 

@@ -148,17 +148,17 @@ void OffloadCache::KeepInputs(Stream&, int64_t layer, const Step& step, const Ma
 }
 
 void OffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-                          const MatrixView& k, const MatrixView& v, float scale,
+                          const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
                           const MatrixView& out) {
   LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
   LC_CHECK(parts_.size() == step.sequences.size(), "Attend() outside of BeginStep/EndStep");
   RequireInputs(layer);
-  for (size_t i = 0; i < parts_.size(); ++i) AttendOne(stream, layer, i, q, k, v, scale, out);
+  for (size_t i = 0; i < parts_.size(); ++i) AttendOne(stream, layer, i, q, k, v, softmax, out);
   x_layer_ = -1;
 }
 
 void OffloadCache::AttendOne(Stream& stream, int64_t layer, size_t index, const MatrixView& q,
-                             const MatrixView& k, const MatrixView& v, float scale,
+                             const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
                              const MatrixView& out) {
   const Part& part = parts_[index];
   const size_t transfer = static_cast<size_t>(layer) * parts_.size() + index;
@@ -178,7 +178,7 @@ void OffloadCache::AttendOne(Stream& stream, int64_t layer, size_t index, const 
                              .pages = lists_.data(),
                              .pages_per_head = Shape::Blocks(part.n(), shape_.staging_page_tokens)};
   ops::AppendKv(stream, geometry_, {&view, 1}, k, v);
-  ops::Attention(stream, geometry_, {&view, 1}, q, shape_.layout.q_heads, scale, out);
+  ops::Attention(stream, geometry_, {&view, 1}, q, shape_.layout.q_heads, softmax, out);
   StoreRows(stream, layer, part, buffer);
   link_.Release(transfer);
 }

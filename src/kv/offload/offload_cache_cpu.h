@@ -41,7 +41,7 @@ class OffloadCache final : public OffloadBase {
   void KeepInputs(Stream& stream, int64_t layer, const Step& step, const MatrixView& x,
                   KeyValueProjection* projection) override;
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override;
   void EndStep(const Step& step) override;
 
@@ -65,7 +65,8 @@ class OffloadCache final : public OffloadBase {
   void PlanTransfers();
   void DropStaging();
   void AttendOne(Stream& stream, int64_t layer, size_t index, const MatrixView& q,
-                 const MatrixView& k, const MatrixView& v, float scale, const MatrixView& out);
+                 const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
+                 const MatrixView& out);
   void RecomputeRows(Stream& stream, int64_t layer, const Part& part, size_t transfer);
   void StoreRows(Stream& stream, int64_t layer, const Part& part, size_t buffer);
   TableUnit StoreUnit() const { return {1, shape_.store_format.row_bytes()}; }

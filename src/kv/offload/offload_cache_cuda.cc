@@ -71,7 +71,7 @@ class CudaOffloadCache final : public OffloadBase, public RowStore {
   void KeepInputs(Stream& stream, int64_t layer, const Step& step, const MatrixView& x,
                   KeyValueProjection* projection) override;
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override;
   void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                  const MatrixView& k, const MatrixView& v) override;
@@ -88,7 +88,7 @@ class CudaOffloadCache final : public OffloadBase, public RowStore {
   // Enqueues the first units of the expected step.
   void BringAhead(const Step& step);
   void AttendUnit(Stream& stream, int64_t unit, const MatrixView& q, const MatrixView& k,
-                  const MatrixView& v, float scale, const MatrixView& out);
+                  const MatrixView& v, const ops::Softmax& softmax, const MatrixView& out);
 
   CudaDevice& device_;
   Tables tables_;
@@ -270,8 +270,8 @@ void CudaOffloadCache::KeepInputs(Stream& stream, int64_t layer, const Step& ste
 }
 
 void CudaOffloadCache::AttendUnit(Stream& stream, int64_t unit, const MatrixView& q,
-                                  const MatrixView& k, const MatrixView& v, float scale,
-                                  const MatrixView& out) {
+                                  const MatrixView& k, const MatrixView& v,
+                                  const ops::Softmax& softmax, const MatrixView& out) {
   const Layout& layout = shape_.layout;
   const int64_t layer = plan_.LayerOf(unit);
   const size_t index = plan_.GroupOf(unit), buffer = plan_.BufferOf(unit);
@@ -281,8 +281,8 @@ void CudaOffloadCache::AttendUnit(Stream& stream, int64_t unit, const MatrixView
       Mark(stream, Section::kManagement);
       ops::cuda::AppendRows(stream, view, layout.kv_heads, table, k, v);
       const SectionScope section(stream, Section::kAttention);
-      ops::cuda::PagedAttention(stream, view, layout.kv_heads, table, q, layout.q_heads, scale, out,
-                                scratch_.data());
+      ops::cuda::PagedAttention(stream, view, layout.kv_heads, table, q, layout.q_heads, softmax,
+                                out, scratch_.data());
     });
   };
   if (shape_.device_heads > 0) attend(tables_.Resident(layer));
@@ -315,7 +315,7 @@ void CudaOffloadCache::AttendUnit(Stream& stream, int64_t unit, const MatrixView
 }
 
 void CudaOffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-                              const MatrixView& k, const MatrixView& v, float scale,
+                              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
                               const MatrixView& out) {
   LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
   LC_CHECK(plan_.parts.size() == step.sequences.size(), "Attend() outside of BeginStep/EndStep");
@@ -334,7 +334,7 @@ void CudaOffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, c
     }
   }
   for (int64_t unit = layer * groups(); unit < (layer + 1) * groups(); ++unit) {
-    AttendUnit(stream, unit, q, k, v, scale, out);
+    AttendUnit(stream, unit, q, k, v, softmax, out);
   }
   // The caller may overwrite x after this call.
   if (shape_.keeps_inputs) storing_inputs_.JoinAll(stream);

@@ -20,9 +20,10 @@ class AttendedRows {
     heads_.clear();
   }
   // Begins the next head (see ops::RowAttentionHead): rows added from here on are attended by it.
-  ops::RowAttentionHead& Begin(const float* q, float* out) {
+  ops::RowAttentionHead& Begin(int64_t first_query, const float* q, float* out) {
     begins_.push_back(parts_.size());
-    return heads_.emplace_back(ops::RowAttentionHead{.q = q, .out = out});
+    return heads_.emplace_back(
+        ops::RowAttentionHead{.q = q, .out = out, .first_query = first_query});
   }
   // Adds rows [begin, begin + count); count may be 0.
   void Add(const ops::PagedRows& rows, int64_t begin, int64_t count) {
@@ -35,13 +36,14 @@ class AttendedRows {
   size_t heads() const { return heads_.size(); }
 
   // Attends for all heads (ops::RowAttention). Returns the number of attended rows.
-  uint64_t Attend(Stream& stream, const ops::RowFormat& format, int64_t group, float scale) {
+  uint64_t Attend(Stream& stream, const ops::RowFormat& format, int64_t group,
+                  const ops::Softmax& softmax) {
     begins_.push_back(parts_.size());
     for (size_t i = 0; i < heads_.size(); ++i) {
       heads_[i].parts = std::span(parts_).subspan(begins_[i], begins_[i + 1] - begins_[i]);
     }
     begins_.pop_back();
-    ops::RowAttention(stream, format, group, heads_, scale);
+    ops::RowAttention(stream, format, group, heads_, softmax);
     uint64_t rows = 0;
     for (const ops::RowPart& part : parts_) rows += static_cast<uint64_t>(part.count);
     return rows;

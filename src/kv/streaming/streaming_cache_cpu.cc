@@ -47,7 +47,7 @@ class StreamingCache final : public WithShape<Cache, Shape> {
   }
 
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override {
     LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
     rows_.clear();
@@ -57,9 +57,9 @@ class StreamingCache final : public WithShape<Cache, Shape> {
       rows_.push_back({&sequence, 0});
     }
     // First all sequences' decode rows together, then prompt chunks block by block.
-    AttendRows(stream, layer, q, scale, out);
+    AttendRows(stream, layer, q, softmax, out);
     for (const StepSequence& sequence : step.sequences) {
-      if (!sequence.decode) AttendChunk(stream, layer, sequence, q, k, v, scale, out);
+      if (!sequence.decode) AttendChunk(stream, layer, sequence, q, k, v, softmax, out);
     }
     const auto heads = static_cast<uint64_t>(shape_.layout.kv_heads);
     uint64_t read = 0;
@@ -112,7 +112,8 @@ class StreamingCache final : public WithShape<Cache, Shape> {
   }
 
   void AttendChunk(Stream& stream, int64_t layer, const StepSequence& sequence, const MatrixView& q,
-                   const MatrixView& k, const MatrixView& v, float scale, const MatrixView& out) {
+                   const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
+                   const MatrixView& out) {
     if (const std::byte* source = table_.Source(sequence.id)) {
       const uint64_t offset = HeadOffset(layer, 0);
       std::memcpy(table_.Target(sequence.id) + offset, source + offset, shape_.layer_bytes());
@@ -122,12 +123,12 @@ class StreamingCache final : public WithShape<Cache, Shape> {
       Append(layer, sequence, begin, end, k, v);
       rows_.clear();
       for (int64_t i = begin; i < end; ++i) rows_.push_back({&sequence, i});
-      AttendRows(stream, layer, q, scale, out);
+      AttendRows(stream, layer, q, softmax, out);
     }
   }
 
   // Attends the queries of rows_, each over its visible rows.
-  void AttendRows(Stream& stream, int64_t layer, const MatrixView& q, float scale,
+  void AttendRows(Stream& stream, int64_t layer, const MatrixView& q, const ops::Softmax& softmax,
                   const MatrixView& out) {
     if (rows_.empty()) return;
     const Layout& layout = shape_.layout;
@@ -141,14 +142,14 @@ class StreamingCache final : public WithShape<Cache, Shape> {
       for (int64_t head = 0; head < layout.kv_heads; ++head) {
         std::byte*& page = pages_[attended_.heads()];
         page = table_.Target(row.sequence->id) + HeadOffset(layer, head);
-        attended_.Begin(q.Row<float>(at) + head * group * layout.head_dim,
+        attended_.Begin(head * group, q.Row<float>(at) + head * group * layout.head_dim,
                         out.Row<float>(at) + head * group * layout.head_dim);
         for (const SlotRange& range : visible) {
           attended_.Add({&page, shape_.slots(), shape_.format}, range.begin, range.count);
         }
       }
     }
-    attended_.Attend(stream, shape_.format, group, scale);
+    attended_.Attend(stream, shape_.format, group, softmax);
   }
 
   PagePool pool_;

@@ -108,7 +108,7 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
   }
 
   void Attend(Stream& stream, int64_t layer, const Step&, const MatrixView& q, const MatrixView& k,
-              const MatrixView& v, float scale, const MatrixView& out) override {
+              const MatrixView& v, const ops::Softmax& softmax, const MatrixView& out) override {
     LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
     if (layer == 0) block_.Send(stream);
     const int64_t kv_heads = shape_.layout.kv_heads;
@@ -123,11 +123,11 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
       const SectionScope section(stream, Section::kAttention);
       if (piece.tiled >= 0) {
         ops::cuda::WindowAttention(stream, View(i), kv_heads, tables.slots, shape_.recent, rows(q),
-                                   shape_.layout.q_heads, scale, rows(out));
+                                   shape_.layout.q_heads, softmax, rows(out));
         continue;
       }
       ops::cuda::HybridAttention(stream, View(i), kv_heads, tables, rows(q), shape_.layout.q_heads,
-                                 scale, rows(out), scratch_.data());
+                                 softmax, rows(out), scratch_.data());
     }
   }
 

@@ -106,10 +106,10 @@ class WindowedCache final : public Cache {
     whole_->KeepInputs(stream, index, step, x, projection != nullptr ? &projection_ : nullptr);
   }
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override {
     const auto [in_window, index] = PlaceOf(layer);
-    (in_window ? window_ : whole_)->Attend(stream, index, step, q, k, v, scale, out);
+    (in_window ? window_ : whole_)->Attend(stream, index, step, q, k, v, softmax, out);
   }
   void EndStep(const Step& step) override {
     for (Cache* cache : caches_) cache->EndStep(step);

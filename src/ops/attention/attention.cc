@@ -29,13 +29,14 @@ void AppendKv(Stream& stream, const KvGeometry& geometry, std::span<const KvSequ
 }
 
 void Attention(Stream& stream, const KvGeometry& geometry, std::span<const KvSequence> sequences,
-               const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out) {
+               const MatrixView& q, int64_t q_heads, const Softmax& softmax,
+               const MatrixView& out) {
   Check(geometry, sequences, q.rows);
   LC_CHECK(q.dtype == DType::kF32 && out.dtype == DType::kF32 && q.rows == out.rows);
   LC_CHECK(q_heads >= 1 && q_heads % geometry.kv_heads == 0, "{} query heads, {} KV heads", q_heads,
            geometry.kv_heads);
   LC_CHECK(q.cols == q_heads * geometry.head_dim && out.cols == q.cols);
-  cpu::Attention(AsCpu(stream).pool(), geometry, sequences, q, q_heads, scale, out);
+  cpu::Attention(AsCpu(stream).pool(), geometry, sequences, q, q_heads, softmax, out);
 }
 
 uint64_t AttentionScratchBytes(int64_t kv_heads, int64_t group, int64_t head_dim,

@@ -7,6 +7,7 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
+#include "ops/attention/softmax.h"
 
 namespace litecache::ops {
 
@@ -42,12 +43,12 @@ void AppendKv(Stream& stream, const KvGeometry& geometry, std::span<const KvSequ
 
 // Causal attention by online softmax (memory does not grow with the context): row i of a sequence
 // attends its tokens [0, past + i]. q, out [T, q_heads * head_dim] f32, q_heads a multiple of
-// kv_heads (GQA: query head j reads KV head j / (q_heads / kv_heads)). scale multiplies q.k. bf16
-// rows: q and probabilities are rounded to bf16 if a matrix unit multiplies them; sums are f32. A
-// sequence's results depend neither on the number of threads nor on the other sequences. Scores of
-// any size, including infinite ones, give finite results.
+// kv_heads (GQA: query head j reads KV head j / (q_heads / kv_heads)). bf16 rows: q and
+// probabilities are rounded to bf16 if a matrix unit multiplies them; sums are f32. A sequence's
+// results depend neither on the number of threads nor on the other sequences. Scores of any size,
+// including infinite ones, give finite results.
 void Attention(Stream& stream, const KvGeometry& geometry, std::span<const KvSequence> sequences,
-               const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out);
+               const MatrixView& q, int64_t q_heads, const Softmax& softmax, const MatrixView& out);
 
 // Bytes that partial results of `sequences` decode sequences and a prompt chunk take on the CPU, in
 // Attention() or RowAttention() (row_attention.h), which split contexts into pieces.

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 
 #include "ops/attention/attention_kernels_cuda.h"
+#include "ops/common/online_softmax.cuh"
 #include "ops/common/tensor_core.cuh"
 
 namespace litecache::ops::cuda {
@@ -14,7 +15,8 @@ struct AttentionArrays {
   void* out = nullptr;
   int64_t out_stride = 0;
   bool out_bf16 = false;
-  float scale = 0;  // for scores in units of log2 e
+  float scale = 0;               // for scores in units of log2 e
+  const float* sinks = nullptr;  // [q_heads], or null
   float* log_sums = nullptr;
   int32_t head_dim = 0, group = 0, q_heads = 0;
 
@@ -26,6 +28,7 @@ struct AttentionArrays {
         out_stride(operands.out.stride),
         out_bf16(operands.out.dtype == DType::kBF16),
         scale(operands.scale),
+        sinks(operands.sinks),
         log_sums(operands.log_sums),
         head_dim(static_cast<int32_t>(dim)),
         group(operands.q_heads / static_cast<int32_t>(kv_heads)),
@@ -46,13 +49,26 @@ struct AttentionArrays {
       static_cast<float*>(out)[at] = value;
     }
   }
-  // Stores, for the query head whose output begins at `column`, the log-sum of its probabilities.
-  // maximum is in units of log2 e.
+  // The sum of a query's probabilities, which are relative to `maximum` (in units of log2 e), with
+  // that of its head's sink; `column` is one of the head's. For the result over all rows only,
+  // since a sink counts once.
+  __device__ float WithSink(int32_t column, float maximum, float sum) const {
+    if (sinks == nullptr) return sum;
+    // Any larger sink leaves nothing of the rows' values either, and this sum is finite.
+    return sum + Exp2(fminf(sinks[column / head_dim] * kLog2E - maximum, 126.0f));
+  }
+  // Stores the log-sum of the query head whose output begins at `column`, with its sink's; `sum` is
+  // without it.
   __device__ void StoreLogSum(int64_t row, int32_t column, float maximum, float sum) const {
     constexpr float kLn2 = 0.693147182f;
-    if (log_sums != nullptr) {
-      log_sums[row * q_heads + column / head_dim] = (maximum + __log2f(sum)) * kLn2;
+    if (log_sums == nullptr) return;
+    const int32_t head = column / head_dim;
+    float log_sum = (maximum + __log2f(sum)) * kLn2;
+    if (sinks != nullptr) {
+      const float sink = sinks[head], apart = fabsf(log_sum - sink);
+      log_sum = fmaxf(log_sum, sink) + __log2f(1 + Exp2(-apart * kLog2E)) * kLn2;
     }
+    log_sums[row * q_heads + head] = log_sum;
   }
   // Stores to an even column and the next one.
   __device__ void Store(int64_t row, int32_t column, float low, float high) const {

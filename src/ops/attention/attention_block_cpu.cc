@@ -17,6 +17,8 @@ namespace {
 // rows than this is first copied into one.
 constexpr int64_t kMaxRuns = 8;
 
+constexpr float kLog2E = 1.44269504f;
+
 size_t Size(int64_t n) { return static_cast<size_t>(n); }
 
 // Calls body(address, first, count) for the runs of rows that are adjacent in memory.
@@ -113,7 +115,7 @@ void Accumulate(const AttentionShape& shape, const float* probabilities, int64_t
 }  // namespace
 
 AttentionShape::AttentionShape(DType dtype, int64_t head_dim, float scale)
-    : dtype(dtype), head_dim(head_dim), scale(scale * 1.44269504f) {
+    : dtype(dtype), head_dim(head_dim), scale(scale * kLog2E) {
   std::optional<GemmKernel> bf16_kernel;
   if (dtype == DType::kBF16) bf16_kernel = Bf16GemmKernel();
   pairs = bf16_kernel.has_value();
@@ -171,9 +173,16 @@ void AttentionBlock::AddToPanel(const TileRows& rows, int64_t count, const int32
   Accumulate(shape_, scores_, vectors, tile, count, out_);
 }
 
-void AttentionBlock::Write(int64_t i, float* out) const {
+float BlockSinks::Inverse(int64_t i, float maximum, float sum) const {
+  if (sinks_ == nullptr) return 1.0f / sum;
+  // Where the sink is far above all scores, the sums are as good as nothing beside it.
+  const float above = sinks_[(first_ + i) % group_] * kLog2E - maximum;
+  return 1.0f / (sum + std::exp2(std::min(above, 126.0f)));
+}
+
+void AttentionBlock::Write(int64_t i, const BlockSinks& sinks, float* out) const {
   const int64_t d = shape_.head_dim;
-  const float inverse = 1.0f / sum_[i];
+  const float inverse = sinks.Inverse(i, maximum_[i], sum_[i]);
   if (decode_) {
     for (int64_t c = 0; c < d; ++c) out[c] = out_[i * d + c] * inverse;
   } else {
@@ -196,7 +205,7 @@ void AttentionBlock::WritePartial(float* partial) const {
 }
 
 void MergePartials(const AttentionShape& shape, const float* partials, int64_t count,
-                   int64_t queries, int64_t stride, float* out) {
+                   int64_t queries, int64_t stride, const BlockSinks& sinks, float* out) {
   const int64_t d = shape.head_dim;
   for (int64_t i = 0; i < queries; ++i, out += d) {
     float maximum = partials[i];
@@ -210,7 +219,7 @@ void MergePartials(const AttentionShape& shape, const float* partials, int64_t c
       const float* values = partial + 2 * queries + i * d;
       for (int64_t c = 0; c < d; ++c) out[c] += values[c] * factor;
     }
-    const float inverse = 1.0f / sum;
+    const float inverse = sinks.Inverse(i, maximum, sum);
     for (int64_t c = 0; c < d; ++c) out[c] *= inverse;
   }
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "ops/attention/softmax.h"
 #include "ops/common/avx512.h"
 #include "ops/common/gemm_kernel_cpu.h"
 
@@ -37,6 +38,24 @@ struct AttentionShape {
   int64_t PartialSize(int64_t queries) const { return (2 + head_dim) * queries; }
 };
 
+// The sinks of a block's queries, those of KV head `head` from the first-th on (attention.h numbers
+// them: token by token, each with the query heads of its group).
+class BlockSinks {
+ public:
+  BlockSinks(const Softmax& softmax, int64_t head, int64_t group, int64_t first)
+      : sinks_(softmax.sinks == nullptr ? nullptr : softmax.sinks + head * group),
+        group_(group),
+        first_(first) {}
+
+  // What query i's sums are multiplied with: 1 / (sum + 2^(sink - maximum)), where `sum` is that of
+  // the rows' weights relative to their maximum. Always finite.
+  float Inverse(int64_t i, float maximum, float sum) const;
+
+ private:
+  const float* sinks_;
+  int64_t group_, first_;
+};
+
 // A running softmax. At most one per thread at a time: it uses the thread's scratch memory.
 class AttentionBlock {
  public:
@@ -51,7 +70,7 @@ class AttentionBlock {
            int64_t next_count);
 
   // Writes the result of query i, [head_dim].
-  void Write(int64_t i, float* out) const;
+  void Write(int64_t i, const BlockSinks& sinks, float* out) const;
   void WritePartial(float* partial) const;
 
  private:
@@ -88,6 +107,6 @@ void AddAll(AttentionBlock& block, Cursor cursor, const Limits& limits) {
 // Computes out [queries][head_dim] from `count` partial results of the same queries, `stride`
 // floats apart.
 void MergePartials(const AttentionShape& shape, const float* partials, int64_t count,
-                   int64_t queries, int64_t stride, float* out);
+                   int64_t queries, int64_t stride, const BlockSinks& sinks, float* out);
 
 }  // namespace litecache::ops::cpu

@@ -145,13 +145,17 @@ uint64_t AttentionScratchBytes(int64_t kv_heads, int64_t group, int64_t head_dim
 }
 
 void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSequence> sequences,
-               const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out) {
+               const MatrixView& q, int64_t q_heads, const Softmax& softmax,
+               const MatrixView& out) {
   static thread_local Scratch partial_scratch, merge_scratch;
-  const Problem p{.shape = AttentionShape(geometry.dtype, geometry.head_dim, scale),
+  const Problem p{.shape = AttentionShape(geometry.dtype, geometry.head_dim, softmax.scale),
                   .geometry = geometry,
                   .q = q,
                   .out = out,
                   .group = q_heads / geometry.kv_heads};
+  const auto sinks_of = [&](const Task& task) {
+    return BlockSinks(softmax, task.head, p.group, task.first_query);
+  };
   const Plan plan = MakePlan(p, sequences);
   const int64_t d = geometry.head_dim;
   auto* partials = partial_scratch.Reserve<float>(static_cast<size_t>(plan.partials));
@@ -165,8 +169,9 @@ void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvS
         block.WritePartial(partials + task.partial);
         continue;
       }
+      const BlockSinks sinks = sinks_of(task);
       for (int64_t j = 0; j < task.queries; ++j) {
-        block.Write(j, p.Query(p.out, task, task.first_query + j));
+        block.Write(j, sinks, p.Query(p.out, task, task.first_query + j));
       }
     }
   });
@@ -178,7 +183,7 @@ void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvS
       while (next < plan.tasks.size() && plan.tasks[next].begin > 0) ++next;
       auto* merged = merge_scratch.Reserve<float>(static_cast<size_t>(task.queries * d));
       MergePartials(p.shape, partials + task.partial, static_cast<int64_t>(next - i), task.queries,
-                    p.shape.PartialSize(task.queries), merged);
+                    p.shape.PartialSize(task.queries), sinks_of(task), merged);
       for (int64_t j = 0; j < task.queries; ++j) {
         std::copy_n(merged + j * d, d, p.Query(p.out, task, task.first_query + j));
       }

@@ -35,9 +35,13 @@ bool OnTensorCores(const RowFormat& format) {
   return format.encoding == RowEncoding::kBF16 && format.head_dim % 8 == 0;
 }
 
-AttentionOperands Operands(const MatrixView& q, int64_t q_heads, float scale,
+AttentionOperands Operands(const MatrixView& q, int64_t q_heads, const Softmax& softmax,
                            const MatrixView& out) {
-  return {.q = q, .out = out, .q_heads = static_cast<int32_t>(q_heads), .scale = scale * kLog2E};
+  return {.q = q,
+          .out = out,
+          .q_heads = static_cast<int32_t>(q_heads),
+          .scale = softmax.scale * kLog2E,
+          .sinks = softmax.sinks};
 }
 
 // Attends a prompt's rows with the Hopper kernel if possible; returns whether it did.
@@ -69,8 +73,8 @@ size_t AttentionScratchBytes(int64_t sequences, int64_t q_heads, int64_t head_di
 }
 
 void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
-                    const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out,
-                    void* scratch) {
+                    const MatrixView& q, int64_t q_heads, const Softmax& softmax,
+                    const MatrixView& out, void* scratch) {
   Check(step, kv_heads, table, q, q_heads, out);
   if (step.capacity == 0 || table.lists == 0 || q.rows == 0) return;
   if (step.capacity > 1 && step.max_rows == 1 && AsCuda(stream).batch_invariant()) {
@@ -78,11 +82,11 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
     StepView one = step;
     one.capacity = 1;
     for (int32_t i = 0; i < step.capacity; ++i, ++one.sequences) {
-      PagedAttention(stream, one, kv_heads, table, q, q_heads, scale, out, scratch);
+      PagedAttention(stream, one, kv_heads, table, q, q_heads, softmax, out, scratch);
     }
     return;
   }
-  const AttentionOperands operands = Operands(q, q_heads, scale, out);
+  const AttentionOperands operands = Operands(q, q_heads, softmax, out);
   AttendedTables tables;
   tables.step = step;
   tables.tables.resident = table;
@@ -103,18 +107,18 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
 bool WindowAttentionServes(const RowFormat& format) { return OnTensorCores(format); }
 
 void WindowAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
-                     int64_t window, const MatrixView& q, int64_t q_heads, float scale,
+                     int64_t window, const MatrixView& q, int64_t q_heads, const Softmax& softmax,
                      const MatrixView& out) {
   Check(step, kv_heads, table, q, q_heads, out);
   LC_CHECK(OnTensorCores(table.format) && window >= 1 && window + step.max_rows - 1 <= table.ring);
   if (step.capacity == 0 || table.lists == 0 || q.rows == 0) return;
   TiledWindowAttention(stream, step, kv_heads, table, static_cast<int32_t>(window),
-                       Operands(q, q_heads, scale, out));
+                       Operands(q, q_heads, softmax, out));
 }
 
 void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
-                     const HybridTables& tables, const MatrixView& q, int64_t q_heads, float scale,
-                     const MatrixView& out, void* scratch) {
+                     const HybridTables& tables, const MatrixView& q, int64_t q_heads,
+                     const Softmax& softmax, const MatrixView& out, void* scratch) {
   // A layer may have only offloaded or only resident heads.
   const bool has_slots = tables.slots.lists > 0, has_resident = tables.resident.lists > 0;
   const RowTable& table = has_slots ? tables.slots : tables.resident;
@@ -136,7 +140,7 @@ void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
       "rows and a head_dim that is a multiple of 16",
       Name(codes.encoding), Name(table.format.encoding), table.format.head_dim);
   if (step.capacity == 0 || q.rows == 0) return;
-  const AttentionOperands operands = Operands(q, q_heads, scale, out);
+  const AttentionOperands operands = Operands(q, q_heads, softmax, out);
   AttendedTables attended;
   attended.step = step;
   attended.tables = tables;
@@ -160,14 +164,15 @@ void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
 }
 
 void ListedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
-                     const RowLists& lists, const MatrixView& q, int64_t q_heads, float scale,
-                     const MatrixView& out, float* log_sums, void* scratch) {
+                     const RowLists& lists, const MatrixView& q, int64_t q_heads,
+                     const Softmax& softmax, const MatrixView& out, float* log_sums,
+                     void* scratch) {
   Check(step, kv_heads, table, q, q_heads, out);
   LC_CHECK(step.max_rows == 1, "a decode step, not {} rows", step.max_rows);
   LC_CHECK(lists.count == nullptr || (lists.rows != nullptr && lists.max_rows >= 1));
   LC_CHECK(table.lists >= 1 && table.ring == 0);
   if (step.capacity == 0 || q.rows == 0) return;
-  AttentionOperands operands = Operands(q, q_heads, scale, out);
+  AttentionOperands operands = Operands(q, q_heads, softmax, out);
   operands.log_sums = log_sums;
   AttendedTables attended;
   attended.step = step;

@@ -1,9 +1,11 @@
 // Attention over paged rows on a GPU: causal over a whole table, and hybrid over the rows that a
-// head keeps.
+// head keeps. "The sink" of a table or of slots are a sequence's first rows; Softmax::sinks are not
+// rows.
 #pragma once
 
 #include "base/matrix_view.h"
 #include "device/device.h"
+#include "ops/attention/softmax.h"
 #include "ops/slots/code_slots.h"
 #include "ops/slots/slot_windows.h"
 #include "ops/step/step_cuda.h"
@@ -23,15 +25,15 @@ size_t AttentionScratchBytes(int64_t sequences, int64_t q_heads, int64_t head_di
 // batch-invariant stream (device/machine.h), every sequence has launches of its own if
 // step.max_rows == 1; there must be step.capacity of them.
 void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
-                    const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out,
-                    void* scratch);
+                    const MatrixView& q, int64_t q_heads, const Softmax& softmax,
+                    const MatrixView& out, void* scratch);
 
 // The same for tokens that attend the sink and the last `window` tokens, their own included. The
 // ring of `table` holds those of all new tokens. Whether the rows' format allows it: bf16, head_dim
 // a multiple of 8.
 bool WindowAttentionServes(const RowFormat& format);
 void WindowAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
-                     int64_t window, const MatrixView& q, int64_t q_heads, float scale,
+                     int64_t window, const MatrixView& q, int64_t q_heads, const Softmax& softmax,
                      const MatrixView& out);
 
 // The rows that the heads of a layer attend in a decode step of policy litecache (one row per
@@ -56,7 +58,7 @@ struct HybridTables {
   bool refreshed = false;
 };
 void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
-                     const HybridTables& tables, const MatrixView& q, int64_t q_heads, float scale,
-                     const MatrixView& out, void* scratch);
+                     const HybridTables& tables, const MatrixView& q, int64_t q_heads,
+                     const Softmax& softmax, const MatrixView& out, void* scratch);
 
 }  // namespace litecache::ops::cuda

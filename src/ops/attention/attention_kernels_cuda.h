@@ -10,8 +10,9 @@ namespace litecache::ops::cuda {
 struct AttentionOperands {
   MatrixView q, out;
   int32_t q_heads = 0;
-  float scale = 0;            // for scores in units of log2 e
-  float* log_sums = nullptr;  // [rows][q_heads], or null
+  float scale = 0;               // for scores in units of log2 e
+  const float* sinks = nullptr;  // Softmax::sinks
+  float* log_sums = nullptr;     // [rows][q_heads], or null
 };
 
 // Query heads of a group that a block of the split kernel processes together: the rows of a matrix

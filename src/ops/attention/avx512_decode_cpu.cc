@@ -34,8 +34,8 @@ inline __m512bh LoadPairs(const std::byte* p) {
 
 // Online softmax of one head's scores of a tile; probabilities are rounded to bf16 and zero behind
 // the tile's end.
-void Softmax(const float* scores, int64_t count, int64_t head_dim, float* maximum, float* sum,
-             float* out, uint16_t* probabilities) {
+void TileSoftmax(const float* scores, int64_t count, int64_t head_dim, float* maximum, float* sum,
+                 float* out, uint16_t* probabilities) {
   constexpr float kLargest = std::numeric_limits<float>::max();
   const auto mask_of = [&](int64_t i) {
     const int64_t left = std::clamp<int64_t>(count - i, 0, 16);
@@ -203,7 +203,8 @@ void Heads(const std::byte* const* rows, int64_t count, Ahead& ahead, int64_t he
                                        : ScoreHeads<kHeads, 0>;
   score(rows, count, ahead, q, head_dim, scores[0]);
   for (int h = 0; h < kHeads; ++h) {
-    Softmax(scores[h], count, head_dim, maximum + h, sum + h, out + h * head_dim, probabilities[h]);
+    TileSoftmax(scores[h], count, head_dim, maximum + h, sum + h, out + h * head_dim,
+                probabilities[h]);
   }
   // V follows K in a row.
   const int64_t v = head_dim * 2;

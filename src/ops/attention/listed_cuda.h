@@ -8,6 +8,7 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
+#include "ops/attention/softmax.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {
@@ -30,9 +31,11 @@ struct RowLists {
 
 // Attention of every sequence's query (one row each) over the listed rows, otherwise like
 // HybridAttention. For heads without rows, out and log_sums are unchanged. log_sums: null, or f32
-// [rows][q_heads]: the natural logarithm of the sum of exp(scale q.k), for merging results.
+// [rows][q_heads]: the natural logarithm of the sum of exp(scale q.k), for merging results. A sink
+// is a term of that sum like a row: of the results over disjoint rows that are merged, exactly one
+// is given the sinks, and its heads must all have rows.
 void ListedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
-                     const RowLists& lists, const MatrixView& q, int64_t q_heads, float scale,
-                     const MatrixView& out, float* log_sums, void* scratch);
+                     const RowLists& lists, const MatrixView& q, int64_t q_heads,
+                     const Softmax& softmax, const MatrixView& out, float* log_sums, void* scratch);
 
 }  // namespace litecache::ops::cuda

@@ -81,8 +81,9 @@ __global__ void __launch_bounds__(kThreads) PlainKernel(const __grid_constant__ 
       total += factor * sums[w];
       value += factor * values[w][c];
     }
-    a.Store(row, query_head * a.head_dim + c, value / total);
-    if (c == 0) a.StoreLogSum(row, query_head * a.head_dim, highest, total);
+    const int32_t column = query_head * a.head_dim;
+    a.Store(row, column + c, value / a.WithSink(column, highest, total));
+    if (c == 0) a.StoreLogSum(row, column, highest, total);
   }
 }
 

@@ -7,7 +7,7 @@
 namespace litecache::ops {
 
 void RowAttention(Stream& stream, const RowFormat& format, int64_t group,
-                  std::span<const RowAttentionHead> heads, float scale) {
+                  std::span<const RowAttentionHead> heads, const Softmax& softmax) {
   LC_CHECK(!format.quantized(), "rows of {} have to be expanded first", Name(format.encoding));
   LC_CHECK(format.head_dim >= 1 && group >= 1, "head_dim {}, group {}", format.head_dim, group);
   for (const RowAttentionHead& head : heads) {
@@ -25,7 +25,7 @@ void RowAttention(Stream& stream, const RowFormat& format, int64_t group,
     }
     LC_CHECK(rows >= 1, "a head without rows");
   }
-  cpu::RowAttention(AsCpu(stream).pool(), format, group, heads, scale);
+  cpu::RowAttention(AsCpu(stream).pool(), format, group, heads, softmax);
 }
 
 }  // namespace litecache::ops

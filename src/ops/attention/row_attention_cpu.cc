@@ -100,13 +100,13 @@ int64_t PieceRows(int64_t rows) {
 }  // namespace
 
 void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
-                  std::span<const RowAttentionHead> heads, float scale) {
+                  std::span<const RowAttentionHead> heads, const Softmax& softmax) {
   static thread_local Scratch partial_scratch;
   static thread_local std::vector<RowsTask> task_scratch;
   static thread_local std::vector<Merge> merge_scratch;
   static thread_local PieceCounters left_scratch;
   const AttentionShape shape(format.encoding == RowEncoding::kBF16 ? DType::kBF16 : DType::kF32,
-                             format.head_dim, scale);
+                             format.head_dim, softmax.scale);
   const int64_t d = format.head_dim;
   const int64_t block = std::min(group, shape.max_queries());
   // References, because the worker threads' own thread_local objects are different ones.
@@ -153,8 +153,9 @@ void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
       AddAll(attention, PartCursor(task.head->parts, task.begin, task.end),
              [](int64_t, int64_t) { return nullptr; });
       float* out = task.head->out + task.first_query * d;
+      const BlockSinks sinks(softmax, task.head->first_query / group, group, task.first_query);
       if (task.merge < 0) {
-        for (int64_t j = 0; j < task.queries; ++j) attention.Write(j, out + j * d);
+        for (int64_t j = 0; j < task.queries; ++j) attention.Write(j, sinks, out + j * d);
         continue;
       }
       attention.WritePartial(partial_data + task.partial * partial_size);
@@ -166,7 +167,7 @@ void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
                   task.queries, first + (merge.pieces + s) * partial_size);
       }
       MergePartials(shape, first, merge.pieces + task.head->state_count, task.queries, partial_size,
-                    out);
+                    sinks, out);
     }
   });
 }

@@ -10,6 +10,6 @@
 namespace litecache::ops::cpu {
 
 void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
-                  std::span<const RowAttentionHead> heads, float scale);
+                  std::span<const RowAttentionHead> heads, const Softmax& softmax);
 
 }  // namespace litecache::ops::cpu

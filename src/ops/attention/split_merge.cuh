@@ -63,6 +63,13 @@ struct Merged {
       high += factor * values[i].y;
     }
   }
+
+  // Writes the final result: values c and c + 1 of the query head whose output begins at `column`.
+  __device__ void Store(const AttentionArrays& a, int64_t row, int32_t column, int32_t c) const {
+    const float total = a.WithSink(column, maximum, sum);
+    a.Store(row, column + c, low / total, high / total);
+    if (c == 0) a.StoreLogSum(row, column, maximum, sum);
+  }
 };
 
 // Writes the block's result of a pair to out, or to `partial` if it is only a part. Called by the
@@ -88,12 +95,7 @@ __device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Queries& q
     Merged merged;
     merged.Add(maxima, sums, values);
     if (partial == nullptr) {
-      p.arrays.Store(queries.row, queries.column + r * head_dim + c, merged.low / merged.sum,
-                     merged.high / merged.sum);
-      if (c == 0) {
-        p.arrays.StoreLogSum(queries.row, queries.column + r * head_dim, merged.maximum,
-                             merged.sum);
-      }
+      merged.Store(p.arrays, queries.row, queries.column + r * head_dim, c);
       continue;
     }
     if (c == 0) {
@@ -129,11 +131,7 @@ __device__ inline void MergeBlocks(const SplitProblem& p, int32_t pair,
       }
       merged.Add(maxima, sums, values);
     }
-    p.arrays.Store(queries.row, queries.column + r * head_dim + c, merged.low / merged.sum,
-                   merged.high / merged.sum);
-    if (c == 0) {
-      p.arrays.StoreLogSum(queries.row, queries.column + r * head_dim, merged.maximum, merged.sum);
-    }
+    merged.Store(p.arrays, queries.row, queries.column + r * head_dim, c);
   }
 }
 

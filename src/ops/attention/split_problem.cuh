@@ -59,8 +59,8 @@ struct SplitProblem {
   }
 };
 
-// Prefetches what will be read of the sequences' tables and of their slots' state; the tables do
-// not change within a step. Called by the whole block.
+// Prefetches what will be read of the sequences' tables, of their slots' state and of the sinks;
+// the tables do not change within a step. Called by the whole block.
 __device__ inline void PrefetchTables(const SplitProblem& p, int32_t pairs) {
   const AttendedTables& t = p.tables;
   const int32_t count = *t.step.count;
@@ -69,6 +69,7 @@ __device__ inline void PrefetchTables(const SplitProblem& p, int32_t pairs) {
     const StepSequence& sequence = t.step.sequences[at.sequence];
     PrefetchToL2(&sequence.pages[t.slots.table.table]);
     PrefetchToL2(&sequence.pages[t.resident.table.table]);
+    if (p.arrays.sinks != nullptr) PrefetchToL2(p.arrays.sinks + at.head * p.arrays.group);
     if (t.tables.resident.lists > 0) PrefetchToL2(t.tables.resident.list_of_head + at.head);
     if (t.hybrid && t.tables.slots.lists > 0) {
       const int32_t list = t.tables.slots.list_of_head[at.head];

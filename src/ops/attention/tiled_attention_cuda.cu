@@ -262,11 +262,12 @@ __device__ __forceinline__ void StoreOutputs(const AttentionArrays& a, int32_t f
   for (int m = 0; m < TiledShape<kHeadDim>::kProducts; ++m) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float inverse = 1.0f / QuadSum(state.sum[m][h]);
+      const float sum = QuadSum(state.sum[m][h]);
       const int32_t query = warp_first + m * 16 + h * 8 + lane / 4;
       if (query >= queries) continue;
       const int32_t token = query / a.group;
       const int32_t column = (head * a.group + query - token * a.group) * a.head_dim + lane % 4 * 2;
+      const float inverse = 1.0f / a.WithSink(column, state.maximum[m][h], sum);
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; ++n) {
         if (n * 8 >= a.head_dim) continue;

@@ -139,9 +139,10 @@ __global__ void __launch_bounds__(kThreads) WarpKernel(const __grid_constant__ W
     for (int step = kTeam; step < 32; step *= 2) out[i] += __shfl_xor_sync(kAll, out[i], step);
   }
   if (team != 0) return;
+  const float all = p.arrays.WithSink(column, largest, sum);
 #pragma unroll
   for (int i = 0; i < kPiece; i += 2) {
-    p.arrays.Store(row, column + i, out[i] / sum, out[i + 1] / sum);
+    p.arrays.Store(row, column + i, out[i] / all, out[i + 1] / all);
   }
   if (place == 0) p.arrays.StoreLogSum(row, head * kHeadDim, largest, sum);
 }

@@ -8,7 +8,7 @@
 
 namespace litecache::ops {
 
-// y = function(gate) * up. gate, up, y [T, n] f32; y may alias gate.
+// y = function(gate, up). gate, up, y [T, n] f32; y may alias gate.
 void GateMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y,
              const GateFunction& function = kSilu);
 

@@ -15,12 +15,15 @@ namespace HWY_NAMESPACE {
 
 void GateMulRow(const float* gate, const float* up, int64_t n, GateFunction function, float* y) {
   ForEachVector(n, [=](auto d, int64_t i) HWY_ATTR {
-    const auto g = hn::LoadU(d, gate + i);
+    const auto limit = hn::Set(d, function.limit);
+    const auto g = hn::Min(limit, hn::LoadU(d, gate + i));
+    const auto u = hn::Min(limit, hn::Max(hn::Neg(limit), hn::LoadU(d, up + i)));
     const auto one = hn::Set(d, 1.0f);
     const auto square = hn::Min(hn::Mul(g, g), hn::Set(d, 1e30f));
     const auto slope = hn::MulAdd(hn::Set(d, function.cubic), square, hn::Set(d, function.linear));
     const auto denominator = hn::Add(one, Exp(d, hn::Neg(hn::Mul(slope, g))));
-    hn::StoreU(hn::Mul(hn::Div(g, denominator), hn::LoadU(d, up + i)), d, y + i);
+    const auto factor = hn::Add(u, hn::Set(d, function.up_added));
+    hn::StoreU(hn::Mul(hn::Div(g, denominator), factor), d, y + i);
   });
 }
 

@@ -28,8 +28,7 @@ __global__ void GateMulKernel(const In* gate, int64_t gate_stride, const In* up,
     float values[kWidth];
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      const auto v = static_cast<float>(g.at[i]);
-      values[i] = function(v) * static_cast<float>(u.at[i]);
+      values[i] = function(static_cast<float>(g.at[i]), static_cast<float>(u.at[i]));
     }
     Store<kWidth>(y + r * y_stride + c, values);
   }

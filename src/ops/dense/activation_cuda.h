@@ -7,7 +7,7 @@
 
 namespace litecache::ops::cuda {
 
-// y = function(gate) * up, all in one dtype (bf16 or f32), or only y in bf16; y may alias gate if
+// y = function(gate, up), all in one dtype (bf16 or f32), or only y in bf16; y may alias gate if
 // the dtypes are equal; arithmetic in f32. Relu: bf16 or f32.
 void GateMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y,
              const GateFunction& function);

@@ -3,6 +3,7 @@
 #include "ops/common/overlap.cuh"
 #include "ops/common/vectors.cuh"
 #include "ops/experts/expert_address.cuh"
+#include "ops/experts/expert_biases_cuda.h"
 #include "ops/experts/row_products.cuh"
 #include "ops/experts/row_products_cuda.h"
 
@@ -21,6 +22,7 @@ struct DownArguments {
   int32_t active;
   const void* const* data;
   int64_t stride;
+  ExpertBiases biases;
   int32_t outputs, depth;
   float* y;
   int64_t y_stride;
@@ -52,9 +54,11 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   // been in the L1 cache at an earlier layer.
   __shared__ const __nv_bfloat16* matrices[kMostActiveExperts];
   __shared__ float weights[kMostActiveExperts];
+  __shared__ int32_t experts[kMostActiveExperts];
   for (int i = static_cast<int>(threadIdx.x); i < a.active; i += kWarps * 32) {
     const int32_t expert = __ldcg(a.experts + row * a.active + i);
     matrices[i] = static_cast<const __nv_bfloat16*>(AddressOf(a.data, expert));
+    experts[i] = expert;
     weights[i] = __ldcg(a.weights + row * a.active + i);
   }
   __syncthreads();
@@ -75,6 +79,16 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   UnitRow ring[kRing];
 #pragma unroll
   for (int r = 0; r < kRing; ++r) load_weights(ring[r]);
+  // The thread that writes an output adds the biases of all pairs.
+  const auto output = static_cast<int32_t>(threadIdx.x);
+  const bool writes = output < kGroup && first + output < a.outputs;
+  float total = 0;
+  if (writes && a.biases.data != nullptr) {
+#pragma unroll 4
+    for (int32_t i = 0; i < a.active; ++i) {
+      total = fmaf(weights[i], a.biases.At(experts[i], first + output), total);
+    }
+  }
   WaitForKernelBefore();
 
   // x is loaded a unit ahead, with its weight.
@@ -109,10 +123,8 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   __shared__ float2 sums[kWarps][kGroup / 2];
   if (g == 0) sums[warp][q] = {sum[0], sum[1]};
   __syncthreads();
-  const auto output = static_cast<int32_t>(threadIdx.x);
-  if (output >= kGroup || first + output >= a.outputs) return;
+  if (!writes) return;
   const auto* const flat = reinterpret_cast<const float*>(&sums[0][0]);
-  float total = 0;
 #pragma unroll
   for (int i = 0; i < kWarps; ++i) total += flat[i * kGroup + output];
   a.y[row * a.y_stride + first + output] += total;
@@ -141,6 +153,7 @@ void DownPairs(CudaStream& stream, const MatrixView& h, const Routing& routing,
                         .active = static_cast<int32_t>(routing.active),
                         .data = down.data,
                         .stride = down.type.stride,
+                        .biases = ExpertBiases::Of(down),
                         .outputs = static_cast<int32_t>(y.cols),
                         .depth = static_cast<int32_t>(h.cols),
                         .y = y.Row<float>(0),

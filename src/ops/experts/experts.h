@@ -36,6 +36,8 @@ struct ExpertMatrices {
   // [count], in the memory of the stream's device: where each expert's matrix is, 16-byte aligned
   // on a GPU.
   const void* const* data = nullptr;
+  // [count, rows] f32, memory of the stream's device: added to each expert's products; null: none.
+  const float* bias = nullptr;
 };
 
 struct ExpertSlots;  // expert_slots_cuda.h
@@ -58,8 +60,8 @@ inline ExpertMatrices& PartOf(ExpertLayer& layer, int part) {
 uint64_t ExpertScratchBytes(DeviceType device, const ExpertLayer& layer, int64_t rows,
                             int64_t active);
 
-// y += sum over a row's experts e of weight(e) * down_e(function(gate_e x) * up_e x), in an order
-// that is always the same.
+// y += sum over a row's experts e of weight(e) * down_e(function(gate_e x, up_e x)), in an order
+// that is always the same; products include their matrices' biases.
 //
 // x [T, hidden] in the products' dtype (f32 on the CPU; on a GPU the weights', bf16 for blocks); y
 // [T, hidden] f32, not overlapping x. Products are those of ops/linear/linear.h; on a GPU with bf16

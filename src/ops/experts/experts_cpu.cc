@@ -40,6 +40,13 @@ MatrixView MatrixOf(const ExpertMatrices& matrices, int64_t expert) {
   return view;
 }
 
+LinearPart PartOf(const ExpertMatrices& matrices, int64_t expert, const MatrixView& y) {
+  const float* const bias = matrices.bias;
+  return {.weight = MatrixOf(matrices, expert),
+          .bias = bias == nullptr ? nullptr : bias + expert * matrices.type.rows,
+          .y = y};
+}
+
 struct Sent {
   int64_t row;
   float weight;
@@ -112,9 +119,10 @@ void Experts(Stream& stream, const MatrixView& x, const Routing& routing, const 
       });
     }
     const MatrixView gate = parts.gate.Rows(0, count), output = parts.output.Rows(0, count);
-    GatedLinear(stream, own, {.weight = MatrixOf(layer.gate, expert), .y = gate},
-                {.weight = MatrixOf(layer.up, expert), .y = parts.up.Rows(0, count)}, function);
-    Linear(stream, gate, MatrixOf(layer.down, expert), nullptr, output);
+    GatedLinear(stream, own, PartOf(layer.gate, expert, gate),
+                PartOf(layer.up, expert, parts.up.Rows(0, count)), function);
+    const LinearPart down = PartOf(layer.down, expert, output);
+    Linear(stream, gate, down.weight, down.bias, down.y);
     ForEachRow(pool, rows, x.cols, [&](int64_t i, int64_t row, float weight) {
       const float* const from = output.Row<float>(i);
       float* const to = y.Row<float>(row);

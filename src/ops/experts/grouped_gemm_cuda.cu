@@ -135,14 +135,23 @@ __global__ void __launch_bounds__(kThreads, kBlocks<kRows>)
   if (!busy) return;
   uint8_t* const area = ring + warp * 16 * kRowBytes;
   const int32_t left = tile.count - warp_row;
-  if constexpr (kGated) {
-    WriteRows<kProducts, 4>(
-        a, pairs + warp_row, left, first + warp_column * 32, area,
-        [&](int m, int n, int i) { return a.function(sums[m][n][i]) * sums[m][n + 4][i]; });
-  } else {
-    WriteRows<kProducts, 8>(a, pairs + warp_row, left, first + warp_column * 64, area,
-                            [&](int m, int n, int i) { return sums[m][n][i]; });
+  constexpr int kChunks = kGated ? 4 : 8;  // of a matrix's outputs
+  const int32_t own = first + warp_column * kChunks * 8;
+#pragma unroll
+  for (int matrix = 0; matrix < (kGated ? 2 : 1); ++matrix) {
+    ForEachBias<kChunks>(a.weights[matrix].biases, tile.expert, own, a.outputs,
+                         [&](int n, int i, float bias) {
+#pragma unroll
+                           for (int m = 0; m < kProducts; ++m) {
+                             sums[m][matrix * kChunks + n][i] += bias;
+                             sums[m][matrix * kChunks + n][i + 2] += bias;
+                           }
+                         });
   }
+  WriteRows<kProducts, kChunks>(a, pairs + warp_row, left, own, area, [&](int m, int n, int i) {
+    if constexpr (kGated) return a.function(sums[m][n][i], sums[m][n + kChunks][i]);
+    return sums[m][n][i];
+  });
 }
 
 template <int kRows, bool kGated>
@@ -211,7 +220,8 @@ GroupedWeights AllExperts(const ExpertMatrices& matrices) {
   LC_CHECK(matrices.type.dtype == DType::kBF16);
   return {.data = matrices.data,
           .stride = matrices.type.stride,
-          .end = static_cast<int32_t>(matrices.count)};
+          .end = static_cast<int32_t>(matrices.count),
+          .biases = ExpertBiases::Of(matrices)};
 }
 
 int64_t GroupedTileRows(int64_t pairs, int64_t experts) {

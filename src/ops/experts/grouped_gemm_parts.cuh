@@ -115,6 +115,21 @@ class StageCopies {
   int64_t steps_[kMatrices];
 };
 
+// Calls add(n, i, bias) for the two outputs, i, that this lane has of each tensor core product of
+// outputs `first` + 8 n on; not at all without biases.
+template <int kChunks, typename Add>
+__device__ inline void ForEachBias(const ExpertBiases& biases, int32_t expert, int32_t first,
+                                   int32_t outputs, const Add& add) {
+  const float* const from = biases.From(expert, first + static_cast<int32_t>(threadIdx.x) % 4 * 2);
+  if (from == nullptr) return;
+#pragma unroll
+  for (int n = 0; n < kChunks; ++n) {
+    if (first + n * kChunk >= outputs) continue;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) add(n, i, from[n * kChunk + i]);
+  }
+}
+
 // Writes a warp's results [rows][kChunks * 8 outputs]. values(m, n, i): element i of the tensor
 // core product of rows 16 m on and outputs 8 n on. area: the warp's own [16][kRowBytes] of shared
 // memory, through which whole lines get to memory.

@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "ops/common/overlap.cuh"
 #include "ops/common/vectors.cuh"
+#include "ops/experts/expert_biases_cuda.h"
 #include "ops/experts/plain_experts_cuda.h"
 
 namespace litecache::ops::cuda {
@@ -19,6 +20,7 @@ struct PlainArguments {
   const void* const* first;
   const void* const* second;  // up, if first is gate
   int64_t first_stride, second_stride;
+  ExpertBiases biases[2];  // of both
   int64_t outputs, depth;
   GateFunction function;
   void* y;
@@ -63,7 +65,8 @@ __global__ void __launch_bounds__(kWarps * 32)
     const float gate = Dot(x, RowOf<T>(a.first, expert, output, a.first_stride), a.depth);
     const float up = Dot(x, RowOf<T>(a.second, expert, output, a.second_stride), a.depth);
     if (!writes) return;
-    static_cast<T*>(a.y)[pair * a.y_stride + output] = static_cast<T>(a.function(gate) * up);
+    static_cast<T*>(a.y)[pair * a.y_stride + output] = static_cast<T>(
+        a.function(gate + a.biases[0].At(expert, output), up + a.biases[1].At(expert, output)));
   });
 }
 
@@ -78,8 +81,10 @@ __global__ void __launch_bounds__(kWarps * 32)
     float sum = 0;
     for (int64_t pair = row * a.active; pair < (row + 1) * a.active; ++pair) {
       const T* const x = static_cast<const T*>(a.x) + pair * a.x_stride;
-      const T* const weights = RowOf<T>(a.first, a.experts[pair], output, a.first_stride);
-      sum = fmaf(a.weights[pair], Dot(x, weights, a.depth), sum);
+      const int32_t expert = a.experts[pair];
+      const T* const weights = RowOf<T>(a.first, expert, output, a.first_stride);
+      const float product = Dot(x, weights, a.depth) + a.biases[0].At(expert, output);
+      sum = fmaf(a.weights[pair], product, sum);
     }
     if (writes) static_cast<float*>(a.y)[row * a.y_stride + output] += sum;
   });
@@ -97,6 +102,7 @@ PlainArguments MakeArguments(const MatrixView& x, const Routing& routing,
           .active = static_cast<int32_t>(routing.active),
           .first = matrices.data,
           .first_stride = matrices.type.stride,
+          .biases = {ExpertBiases::Of(matrices)},
           .outputs = y.cols,
           .depth = x.cols,
           .y = y.data,
@@ -117,6 +123,7 @@ void PlainGated(CudaStream& stream, const MatrixView& x, const Routing& routing,
   LC_CHECK(up.type.dtype == x.dtype && h.dtype == x.dtype);
   a.second = up.data;
   a.second_stride = up.type.stride;
+  a.biases[1] = ExpertBiases::Of(up);
   a.function = function;
   if (h.rows == 0 || h.cols == 0) return;
   LaunchOverlapping(

@@ -7,7 +7,7 @@
 
 namespace litecache::ops::cuda {
 
-// h [pairs, intermediate] = function(x gate^T) * (x up^T). x, weights and h of one dtype.
+// h [pairs, intermediate] = function(x gate^T, x up^T). x, weights and h of one dtype.
 void PlainGated(CudaStream& stream, const MatrixView& x, const Routing& routing,
                 const ExpertMatrices& gate, const ExpertMatrices& up, const GateFunction& function,
                 const MatrixView& h);

@@ -161,17 +161,21 @@ struct ExpertShare {
   }
 };
 
-// Writes where the block's tiles are.
+// Writes where the block's tiles are, and prefetches their biases.
 template <typename Shape>
 __device__ void FindBases(const ExpertArguments& a, const ExpertShare& share, uint64_t* bases) {
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < share.tiles;
        i += static_cast<int32_t>(blockDim.x)) {
     const int32_t unit = share.first + i / share.tiles_of_unit;
     const void* const* const weights = a.weights[i % share.tiles_of_unit];
-    const void* const weight = AddressOf(weights, ExpertOf(a, unit / a.units));
+    const int32_t expert = ExpertOf(a, unit / a.units);
+    const void* const weight = AddressOf(weights, expert);
     bases[i] = reinterpret_cast<uint64_t>(weight) +
                static_cast<uint64_t>(unit % a.units) *
                    static_cast<uint64_t>(a.product.chunks * Shape::kBytes);
+    const float* const biases =
+        a.biases[i % share.tiles_of_unit].From(expert, unit % a.units * kRowsOfTile);
+    if (biases != nullptr) PrefetchToL2(biases);
   }
 }
 

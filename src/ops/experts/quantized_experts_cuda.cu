@@ -43,6 +43,7 @@ ExpertArguments MakeArguments(const MatrixView& x, const Routing& routing, const
                     .experts = routing.experts,
                     .lists = lists,
                     .weights = {weights.data, nullptr},
+                    .biases = {ExpertBiases::Of(weights)},
                     .count = static_cast<int32_t>(weights.count),
                     .outputs = static_cast<int32_t>(type.rows),
                     .units = static_cast<int32_t>(units),
@@ -83,12 +84,14 @@ void QuantizedExpertsGated(CudaStream& stream, const MatrixView& x, const Routin
   a.product.function = function;
   if (SamePackedLayout(*gate.type.format, *up.type.format)) {
     a.weights[1] = up.data;
+    a.biases[1] = ExpertBiases::Of(up);
     a.result = ExpertResult::kGated;
     return Launch(stream, gate.type, a);
   }
   a.result = ExpertResult::kFunction;
   Launch(stream, gate.type, a);
   a.weights[0] = up.data;
+  a.biases[0] = ExpertBiases::Of(up);
   a.result = ExpertResult::kTimes;
   a.early = true;
   Launch(stream, up.type, a);

@@ -22,7 +22,7 @@ QuantizedExpertsWay WayOfQuantizedExperts(int64_t rows, int64_t active, int64_t 
 // The rows of a tile in the lists for the first kernel.
 inline constexpr int64_t kQuantizedExpertRows = 8;
 
-// h[p] = function(x[p / active] gate^T) * (x[p / active] up^T) for the routing's pairs p, with the
+// h[p] = function(x[p / active] gate^T, x[p / active] up^T) for the routing's pairs p, with the
 // experts' gate and up. x [rows, hidden] bf16; h [pairs, intermediate] bf16 or f32. Weights are
 // exact, sums are f32 in an order that depends on the depth only, and h is rounded once; twice, if
 // gate and up have different packed layouts. lists: of kQuantizedExpertRows, or, if each pair is to

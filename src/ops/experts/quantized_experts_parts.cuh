@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "ops/experts/expert_biases_cuda.h"
 #include "ops/experts/expert_lists_cuda.h"
 #include "ops/linear/quantized/parts.cuh"
 
@@ -12,9 +13,9 @@ namespace litecache::ops::cuda::quantized {
 // What becomes of a product. The last two are a gated product in two launches.
 enum class ExpertResult : int32_t {
   kStored,
-  kGated,     // function(the product) * the product with the second weights
-  kFunction,  // function(the product)
-  kTimes,     // what y has * the product
+  kGated,     // function(the product, the product with the second weights)
+  kFunction,  // the function's factor of the gate
+  kTimes,     // what y has * the function's factor of the product
 };
 
 // A unit is 16 outputs of a tile of pairs; of a gated product, of both weights.
@@ -24,6 +25,7 @@ struct ExpertArguments {
   const int32_t* experts = nullptr;    // of the pairs
   ExpertLists lists;                   // without an order, tile t is pair t
   const void* const* weights[2] = {};  // of the experts
+  ExpertBiases biases[2];              // of the products with them
   int32_t count = 0;                   // of experts
   int32_t outputs = 0;                 // of an expert
   int32_t units = 0;                   // of a tile of pairs
@@ -51,7 +53,7 @@ struct ExpertPlan {
 
 // The pairs of a block's present tile, in shared memory.
 struct TileRows {
-  int32_t count;
+  int32_t expert, count;
   int32_t pair[8];
   int32_t x_row[8];  // those beyond the count are not in x
 };
@@ -110,7 +112,10 @@ __device__ void FindRows(const ExpertArguments& a, int32_t tile, TileRows* rows)
   }
   rows->pair[i] = pair;
   rows->x_row[i] = i < count ? pair / a.divisor : a.product.rows;
-  if (i == 0) rows->count = count;
+  if (i == 0) {
+    rows->expert = ExpertOf(a, tile);
+    rows->count = count;
+  }
 }
 
 // Columns [first, first + columns) of the tile's rows of x to shared memory, as StoreX does.
@@ -154,6 +159,7 @@ __device__ void WriteExpertOutputs(const ExpertArguments& a, const TileRows& row
                                    const float* sums, int split, int32_t first, int32_t count) {
   const int tiles_of_unit = a.result == ExpertResult::kGated ? 2 : 1;
   const int of_unit = rows.count * kRowsOfTile;
+  const GateFunction& function = a.product.function;
   for (int32_t i = static_cast<int32_t>(threadIdx.x); i < count * of_unit;
        i += static_cast<int32_t>(blockDim.x)) {
     const int32_t unit = i / of_unit;
@@ -161,16 +167,20 @@ __device__ void WriteExpertOutputs(const ExpertArguments& a, const TileRows& row
     const int32_t output = (first + unit) * kRowsOfTile + column;
     if (output >= a.outputs) continue;
     const int tile = unit * tiles_of_unit;
-    float value = AddColumns<Shape>(sums, split, tile, row, column);
+    const auto product = [&](int m) {
+      return AddColumns<Shape>(sums, split, tile + m, row, column) +
+             a.biases[m].At(rows.expert, output);
+    };
+    float value = product(0);
     const int64_t at = rows.pair[row] * a.y_stride + output;
     auto* const bf16_y = static_cast<__nv_bfloat16*>(a.y) + at;
     auto* const f32_y = static_cast<float*>(a.y) + at;
     if (a.result == ExpertResult::kGated) {
-      value = a.product.function(value) * AddColumns<Shape>(sums, split, tile + 1, row, column);
+      value = function(value, product(1));
     } else if (a.result == ExpertResult::kFunction) {
-      value = a.product.function(value);
+      value = function.Gate(value);
     } else if (a.result == ExpertResult::kTimes) {
-      value *= a.bf16_y ? __bfloat162float(*bf16_y) : *f32_y;
+      value = function.Up(value) * (a.bf16_y ? __bfloat162float(*bf16_y) : *f32_y);
     }
     if (a.bf16_y) {
       *bf16_y = __float2bfloat16(value);

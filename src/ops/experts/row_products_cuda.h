@@ -17,7 +17,7 @@ inline constexpr int64_t kExpertTileRows = 16;
 // Up to this many rows, every pair reads its own weights.
 inline constexpr int64_t kMostExpertPairRows = 4;
 
-// Every pair by itself. h [pairs, intermediate] = function(x gate^T) * (x up^T) for x of the pair's
+// Every pair by itself. h [pairs, intermediate] = function(x gate^T, x up^T) for x of the pair's
 // row; y += sum over a row's pairs of weight * (h down^T), f32.
 void GatedPairs(CudaStream& stream, const MatrixView& x, const Routing& routing,
                 const ExpertMatrices& gate, const ExpertMatrices& up, const GateFunction& function,

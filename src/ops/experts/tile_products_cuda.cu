@@ -4,6 +4,7 @@
 #include "ops/common/overlap.cuh"
 #include "ops/common/vectors.cuh"
 #include "ops/experts/expert_address.cuh"
+#include "ops/experts/expert_biases_cuda.h"
 #include "ops/experts/row_products.cuh"
 #include "ops/experts/row_products_cuda.h"
 
@@ -19,6 +20,7 @@ constexpr int kRing = 2;  // units in flight of a warp
 struct TileMatrix {
   const void* const* data;  // of the experts
   int64_t stride;
+  ExpertBiases biases;
 };
 
 struct TileArguments {
@@ -81,6 +83,10 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   for (int m = 0; m < kMatrices; ++m) {
     const auto* const matrix =
         static_cast<const __nv_bfloat16*>(AddressOf(a.matrices[m].data, tile.expert));
+    if (threadIdx.x == 0) {
+      const float* const biases = a.matrices[m].biases.From(tile.expert, first);
+      if (biases != nullptr) PrefetchToL2(biases);
+    }
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
       // Beyond the last output its row is read again and the result is dropped.
@@ -146,8 +152,11 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
     const int row = e / kGroup % kRows;
     const int32_t output = first + e / kPart * kGroup + e % kGroup;
     if (row >= tile.count || output >= a.outputs) continue;
-    float value = total(e);
-    if constexpr (kGated) value = a.function(value) * total(kGroups * kPart + e);
+    const auto product = [&](int m) {
+      return total(m * kGroups * kPart + e) + a.matrices[m].biases.At(tile.expert, output);
+    };
+    float value = product(0);
+    if constexpr (kGated) value = a.function(value, product(1));
     const int64_t pair = PairOf<kPairs>(a, tile.first + row);
     a.y[pair * a.y_stride + output] = __float2bfloat16(value);
   }
@@ -155,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
 
 TileMatrix MatrixOf(const ExpertMatrices& matrices) {
   LC_CHECK(matrices.type.dtype == DType::kBF16 && matrices.type.stride % kChunk == 0);
-  return {matrices.data, matrices.type.stride};
+  return {matrices.data, matrices.type.stride, ExpertBiases::Of(matrices)};
 }
 
 // Without what differs between pairs and lists.

@@ -33,12 +33,14 @@ struct Slice {
   uint64_t Bytes(const MatrixView& type) const {
     return static_cast<uint64_t>((end - begin) * rows) * RowBytes(type);
   }
-  GroupedWeights At(void* memory, const MatrixView& type) const {
+  GroupedWeights At(void* memory, const ExpertMatrices& weights) const {
+    const MatrixView& type = weights.type;
     return {.base = memory,
             .expert_stride = rows * type.cols,
             .stride = type.cols,
             .begin = static_cast<int32_t>(begin),
-            .end = static_cast<int32_t>(end)};
+            .end = static_cast<int32_t>(end),
+            .biases = ExpertBiases::Of(weights, first)};
   }
 };
 
@@ -89,8 +91,8 @@ void UnpackedExpertsGated(CudaStream& stream, const MatrixView& x, int64_t activ
     void* const ups = static_cast<uint8_t*>(memory) + slice.Bytes(gate.type);
     Unpack(stream, gate, slice, memory);
     Unpack(stream, up, slice, ups);
-    GroupedGatedGemm(stream, x, active, lists, tile_rows, slice.At(memory, gate.type),
-                     slice.At(ups, up.type), function, h.Columns(slice.first, slice.rows));
+    GroupedGatedGemm(stream, x, active, lists, tile_rows, slice.At(memory, gate), slice.At(ups, up),
+                     function, h.Columns(slice.first, slice.rows));
   });
 }
 
@@ -100,7 +102,7 @@ void UnpackedExpertsDown(CudaStream& stream, const MatrixView& h, const ExpertLi
   LC_CHECK(y.cols == down.type.rows);
   ForEachSlice(down, BytesOf(down, 1), [&](const Slice& slice) {
     Unpack(stream, down, slice, memory);
-    GroupedGemm(stream, h, lists, tile_rows, slice.At(memory, down.type),
+    GroupedGemm(stream, h, lists, tile_rows, slice.At(memory, down),
                 y.Columns(slice.first, slice.rows));
   });
 }

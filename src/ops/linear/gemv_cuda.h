@@ -41,7 +41,7 @@ class TileClaims {
 bool RingGemvServes(const MatrixView& x, std::span<const LinearPart> parts);
 void RingGemv(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
               Epilogue epilogue, TileClaims* claims = nullptr);
-// gate.y = function(x gate^T) * (x up^T), if RingGemvServes both; up.y is unchanged.
+// gate.y = function(x gate^T, x up^T), if RingGemvServes both; up.y is unchanged.
 void RingGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
                    const LinearPart& up, const GateFunction& function,
                    TileClaims* claims = nullptr);

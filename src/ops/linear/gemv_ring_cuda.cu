@@ -43,7 +43,7 @@ struct RingPlan {
 
 // The depth is divided into parts: warp w has parts w, w + kWarps, ... of each tile. Shared memory:
 // rings [kWarps][kStages], sums [2][kWarps][rows][kTile], x [rows]. kUpper: x has more than 8 rows.
-// kGated: y of target 0 = function(target 0) * target 1, and a tile has four outputs of each.
+// kGated: y of target 0 = function(target 0, target 1), and a tile has four outputs of each.
 template <int kStages, bool kUpper, bool kGated>
 __global__ void __launch_bounds__(kThreads, 1)
     RingGemvKernel(const __grid_constant__ GemvArguments a, const RingPlan plan) {

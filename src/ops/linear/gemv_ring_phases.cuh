@@ -136,7 +136,7 @@ __device__ __forceinline__ void WriteOutput(const GemvArguments& a, const RingOu
   };
   float value = total(unit) + output.bias;
   if constexpr (kGated) {
-    value = a.function(value) * (total(kTile / 2 + unit) + output.second);
+    value = a.function(value, total(kTile / 2 + unit) + output.second);
   }
   const GemvTarget& target = a.targets[output.target];
   if (target.bf16_y) {

@@ -64,7 +64,7 @@ struct RoundedPart {
 // weights.
 void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedPart> parts);
 
-// The feed-forward block's gate: gate.y = function(x gate^T) * (x up^T), with biases added before.
+// The feed-forward block's gate: gate.y = function(x gate^T, x up^T), with biases added before.
 // The two weights have the same shape; up.y is scratch of gate.y's shape and dtype.
 void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, const LinearPart& up,
                  const GateFunction& function = kSilu);

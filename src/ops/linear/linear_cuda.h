@@ -25,7 +25,7 @@ void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> par
 // y bf16, and every bias representable in bf16: rounded once (cuBLASLt's epilogue).
 void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedPart> parts);
 
-// gate.y = function(gate) * up, of the same dtype as up.y, which is scratch. For few rows: one
+// gate.y = function(gate, up), of the same dtype as up.y, which is scratch. For few rows: one
 // launch, and only the result is rounded.
 void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, const LinearPart& up,
                  const GateFunction& function);

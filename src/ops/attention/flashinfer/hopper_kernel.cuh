@@ -18,6 +18,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/attention/attention_kernels_cuda.h"
+#include "ops/common/online_softmax.cuh"
 #include "ops/common/shared_memory.cuh"
 #include "ops/common/tensor_core.cuh"
 #include "ops/rows/paged_rows.cuh"
@@ -34,11 +35,12 @@ struct Scores {
   float scale = 0;  // in units of log2 e
 };
 
-struct Softmax {
+struct HopperSoftmax {
   float scale;
 
   template <typename Params, typename Tile>
-  __device__ Softmax(const Params& params, const Tile&) : scale(params.additional_params.scale) {}
+  __device__ HopperSoftmax(const Params& params, const Tile&)
+      : scale(params.additional_params.scale) {}
   template <int kRows>
   __device__ auto GetAttentionUpdater() {
     return flashinfer::OnlineSoftmax<kRows, true>(scale);
@@ -56,7 +58,7 @@ struct HopperShape {
   static constexpr int kQueries = kHeadDim == 64 ? 192 : 128;
   static constexpr int kRows = kHeadDim == 256 ? 64 : 128;
   using Traits = flashinfer::AttentionKernelTraits<true, kHeadDim, kHeadDim, kQueries, kRows, 2,
-                                                   Value, Value, Value, int32_t, Softmax>;
+                                                   Value, Value, Value, int32_t, HopperSoftmax>;
 };
 
 // A block attends one tile of one query head: heads are adjacent in the grid, tiles with the most
@@ -256,17 +258,31 @@ struct PagedRows {
 // Writes outputs from registers to memory. The library's own path goes through shared memory and a
 // barrier at which all threads first arrive and then wait: half of them make as many arrivals as it
 // counts, and may read the others' outputs before they are written (seen under compute-sanitizer,
-// which delays warps unevenly).
+// which delays warps unevenly). Sinks enter here, because registers are scarce in the loop before.
 template <typename Traits>
 struct DirectOutputs : flashinfer::CollectiveEpilogue<Traits> {
-  using Params = typename flashinfer::CollectiveEpilogue<Traits>::Params;
+  struct Params : flashinfer::CollectiveEpilogue<Traits>::Params {
+    const float* sinks;  // [q_heads], or null
+  };
 
+  // log_sums: of the probabilities of the thread's queries, base 2, without sinks.
   template <typename Sums, typename LogSums, typename SharedStorage, typename Product,
             typename Tile>
-  __device__ void store(const Params& p, const Sums& sums, const LogSums&, SharedStorage&,
+  __device__ void store(const Params& p, Sums& sums, const LogSums& log_sums, SharedStorage&,
                         Product product, int thread, const Tile& tile) {
     using cute::get;
     const auto [query_tile, q_head, kv_head, first_row, unused, rows, context, sequence] = tile;
+    if (p.sinks != nullptr) {
+      const float sink = p.sinks[q_head] * kLog2E;
+      const auto by_query =
+          cute::make_tensor(sums.data(), flashinfer::convert_layout_acc_rowcol(sums.layout()));
+#pragma unroll
+      for (int i = 0; i < cute::size<0>(by_query); ++i) {
+        const float share = 1 / (1 + Exp2(sink - log_sums(i)));  // that the sink leaves
+#pragma unroll
+        for (int c = 0; c < cute::size<1>(by_query); ++c) by_query(i, c) *= share;
+      }
+    }
     const int first = query_tile * Traits::CTA_Q;
     const int64_t stride = cute::stride<0>(p.layout_O);
     Value* const out = p.O_ptr + (first_row + first) * stride + q_head * Traits::HEAD_DIM_VO;
@@ -335,10 +351,11 @@ void LaunchHopper(CudaStream& stream, const StepView& step, int64_t kv_heads, co
       {static_cast<uint64_t>(rows.access.row_bytes), 16, uint64_t{1} << 35},
       {kColumns, static_cast<uint32_t>(rows.box_rows), 1, 1});
   const typename Outputs::Params outputs{
-      static_cast<Value*>(out.data),
-      flashinfer::get_gmem_layout(static_cast<int>(out.rows), operands.q_heads, kHeadDim,
-                                  out.stride, kHeadDim),
-      nullptr, flashinfer::get_lse_gmem_layout(static_cast<int>(out.rows), operands.q_heads)};
+      {static_cast<Value*>(out.data),
+       flashinfer::get_gmem_layout(static_cast<int>(out.rows), operands.q_heads, kHeadDim,
+                                   out.stride, kHeadDim),
+       nullptr, flashinfer::get_lse_gmem_layout(static_cast<int>(out.rows), operands.q_heads)},
+      operands.sinks};
   const typename Tiles::Params tiles{step, table.list_of_head,
                                      operands.q_heads / static_cast<int32_t>(kv_heads)};
   const auto kernel =

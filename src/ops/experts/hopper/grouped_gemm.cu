@@ -60,16 +60,21 @@ struct Place {
 class FastGate {
  public:
   __device__ explicit FastGate(const GateFunction& function)
-      : linear_(-kLog2E * function.linear), cubic_(-kLog2E * function.cubic) {}
+      : linear_(-kLog2E * function.linear),
+        cubic_(-kLog2E * function.cubic),
+        limit_(function.limit),
+        up_added_(function.up_added) {}
 
-  __device__ float operator()(float g) const {
+  __device__ float operator()(float gate, float up) const {
+    const float g = fminf(gate, limit_);
     const float square = fminf(g * g, 1e30f);
-    return __fdividef(g, 1.0f + Exp2((linear_ + cubic_ * square) * g));
+    return __fdividef(g, 1.0f + Exp2((linear_ + cubic_ * square) * g)) *
+           (fminf(fmaxf(up, -limit_), limit_) + up_added_);
   }
 
  private:
   static constexpr float kLog2E = 1.44269504f;
-  float linear_, cubic_;
+  float linear_, cubic_, limit_, up_added_;
 };
 
 // For the warpgroup that copies. What a tile needs from memory before its copies is read while the
@@ -165,14 +170,22 @@ __device__ inline void MultiplyTiles(const GroupedArguments& a, const TileOrder&
     const int32_t output = first + (kGated ? group_weights / 2 : group_weights);
 #pragma unroll
     for (int part = 0; part < kWeights / (kGated ? 2 * kWritten : kWritten); ++part) {
-      WriteRows<1, kWritten / 8>(a, pairs, tile.count - warp_row, output + part * kWritten,
-                                 memory.results[warp], [&](int, int n, int i) {
-                                   if constexpr (kGated) {
-                                     return gate(sums[16 * part + n][i]) *
-                                            sums[16 * part + 8 + n][i];
-                                   } else {
-                                     return sums[8 * part + n][i];
-                                   }
+      constexpr int kMatrices = kGated ? 2 : 1;
+      const int32_t written = output + part * kWritten;
+      const int at = kMatrices * kWritten / 8 * part;
+#pragma unroll
+      for (int m = 0; m < kMatrices; ++m) {
+        ForEachBias<kWritten / 8>(a.weights[m].biases, tile.expert, written, a.outputs,
+                                  [&](int n, int i, float bias) {
+                                    sums[at + kWritten / 8 * m + n][i] += bias;
+                                    sums[at + kWritten / 8 * m + n][i + 2] += bias;
+                                  });
+      }
+      WriteRows<1, kWritten / 8>(a, pairs, tile.count - warp_row, written, memory.results[warp],
+                                 [&](int, int n, int i) {
+                                   const float sum = sums[at + n][i];
+                                   if constexpr (!kGated) return sum;
+                                   return gate(sum, sums[at + kWritten / 8 + n][i]);
                                  });
     }
   }

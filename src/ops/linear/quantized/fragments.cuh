@@ -99,12 +99,16 @@ class Fragments {
     }
   }
 
-  // Two values of up to 6 bits.
+  // Two integers of up to 6 bits.
+  __device__ __forceinline__ __nv_bfloat162 Integers(int step, int half, int upper, int odd) const {
+    if constexpr (kPacked.fp4) return AsPair(DoubledFp4s(first_, step, half, upper, odd));
+    return __hsub2(AsPair(RaisedIntegers<kPacked>(first_, second_, step, half, upper, odd)),
+                   AsPair(kRaisedBy<kPacked> + kMiddle * 0x00010001u));
+  }
+  // Their values.
   __device__ __forceinline__ uint32_t Pair(int step, int half, int upper, int odd,
                                            const PackedScale& scale) const {
-    const __nv_bfloat162 integers =
-        __hsub2(AsPair(RaisedIntegers<kPacked>(first_, second_, step, half, upper, odd)),
-                AsPair(kRaisedBy<kPacked> + kMiddle * 0x00010001u));
+    const __nv_bfloat162 integers = Integers(step, half, upper, odd);
     const __nv_bfloat162 scales = AsPair(PackBf16(scale.scale, scale.scale));
     if constexpr (!kPacked.minimum) return AsWord(__hmul2(integers, scales));
     const float middle = fmaf(kMiddle, scale.scale, scale.minimum);

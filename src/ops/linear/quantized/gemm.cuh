@@ -122,7 +122,7 @@ struct GemmOutputs {
     for (int i = 0; i < 4; ++i) {
       if (i >= count) return;
       float value = sums[i] + bias[i];
-      if (a.gated) value = a.function(value) * (ups[i] + second[i]);
+      if (a.gated) value = a.function(value, ups[i] + second[i]);
       if (target.bf16_y) {
         static_cast<__nv_bfloat16*>(target.y)[at + i] = __float2bfloat16(value);
       } else {

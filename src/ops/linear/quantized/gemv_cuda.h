@@ -23,7 +23,7 @@ inline constexpr int64_t kMaxQuantizedGemmRows = 64;
 // kernel before it (overlap.cuh).
 void QuantizedGemv(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
                    Epilogue epilogue);
-// gate.y = function(x gate^T) * (x up^T), of weights of one layout; up.y is unchanged.
+// gate.y = function(x gate^T, x up^T), of weights of one layout; up.y is unchanged.
 void QuantizedGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
                         const LinearPart& up, const GateFunction& function);
 

@@ -67,6 +67,15 @@ __device__ __forceinline__ uint32_t SignedIntegers(const uint32_t* first, int st
                         AsPair(MaskAndSet<0x00800080, k128>(word))));
 }
 
+// Two numbers that DoubledFp4 codes. A code's bits are those of a bf16 number that is 2^127 times
+// smaller, which subnormal ones are, too.
+__device__ __forceinline__ uint32_t DoubledFp4s(const uint32_t* first, int step, int half,
+                                                int upper, int odd) {
+  const uint32_t signs = Moved<4>(first, step, half, upper, odd, 12) & 0x80008000u;
+  const uint32_t pair = (Moved<4>(first, step, half, upper, odd, 6) & 0x01c001c0u) | signs;
+  return AsWord(__hmul2(AsPair(pair), AsPair(0x7f007f00u)));
+}
+
 // What integers with 128 added have more than the layout's; subtracting it is exact.
 template <PackedLayout kPacked>
 inline constexpr uint32_t kRaisedBy = k128 + kPacked.offset * 0x00010001u;

@@ -14,8 +14,9 @@ namespace {
 
 // What a row has in a chunk, before its bits are distributed.
 struct RowChunk {
-  uint8_t integers[kChunkColumns];  // not negative, or of 8 bits in two's complement
-  uint16_t scale[8], minimum[8];    // of groups; of layouts with factors, the first ones
+  // Not negative, of 8 bits in two's complement, or DoubledFp4's codes.
+  uint8_t integers[kChunkColumns];
+  uint16_t scale[8], minimum[8];  // of groups; of layouts with factors, the first ones
   uint8_t factor[16], minimum_factor[16];
 };
 
@@ -87,7 +88,6 @@ void Read(const blocks::MXFP4& block, int g, RowChunk& out) {
   const int exponent = block.exponent;
   out.scale[g] = static_cast<uint16_t>(exponent < 2 ? 0x20 << exponent : (exponent - 1) << 7);
   Halves(block.q, out.integers + g * 32);
-  Look(blocks::kDoubledFp4, 32, out.integers + g * 32);
 }
 
 // Integer i of 128 in bits 2 * (i / 32) of byte i % 32.

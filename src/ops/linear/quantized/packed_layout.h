@@ -38,6 +38,7 @@ struct PackedLayout {
   bool minimum = false;     // a group has a term to add as well (super: to subtract)
   bool is_signed = false;   // the 8-bit factors
   bool bf16_scale = false;  // otherwise f16
+  bool fp4 = false;         // the first plane has DoubledFp4's codes instead of integers
 
   // Scales are in records for two groups: their two scales or factors, then their two minima.
   LC_HOST_DEVICE constexpr int Pairs() const { return kChunkColumns / 2 / group; }
@@ -61,7 +62,7 @@ inline constexpr PackedLayout kPackedLayouts[] = {
     {.bits = 4, .high_bits = 1, .offset = 16, .group = 32, .super = false},
     {.bits = 4, .high_bits = 1, .offset = 0, .group = 32, .super = false, .minimum = true},
     {.bits = 8, .high_bits = 0, .offset = 0, .group = 32, .super = false},
-    {.bits = 8, .high_bits = 0, .offset = 0, .group = 32, .super = false, .bf16_scale = true},
+    {.bits = 4, .group = 32, .super = false, .bf16_scale = true, .fp4 = true},
     {.bits = 2, .high_bits = 0, .offset = 0, .group = 16, .super = true, .minimum = true},
     {.bits = 2, .high_bits = 1, .offset = 4, .group = 16, .super = true, .is_signed = true},
     {.bits = 4, .high_bits = 0, .offset = 0, .group = 32, .super = true, .minimum = true},
@@ -151,6 +152,13 @@ LC_HOST_DEVICE float Plus(float a, float b) {
 
 }  // namespace packed
 
+// Twice the number of a sign, two bits of exponent and one of mantissa: 0, 1, 2, 3, 4, 6, 8, 12.
+LC_HOST_DEVICE constexpr int DoubledFp4(int code) {
+  const int low = code & 3, high = code >> 2 & 1, exponent = code >> 1 & 3;
+  const int magnitude = high == 0 ? low : (2 + (code & 1)) << (exponent - 1);
+  return (code & 8) != 0 ? -magnitude : magnitude;
+}
+
 // value = scale * (integer - offset) + minimum
 struct PackedScale {
   float scale = 0, minimum = 0;
@@ -198,6 +206,7 @@ LC_HOST_DEVICE void ReadPackedValues(const PackedLayout& l, const uint8_t* chunk
         const auto more = high >> (8 * PackedByteOf(i) + PackedBitOf(l.high_bits, step, half));
         value |= static_cast<int>(more & ((1u << l.high_bits) - 1)) << l.bits;
       }
+      if (l.fp4) value = DoubledFp4(value);
       const float product = packed::Times(scale.scale, static_cast<float>(value - l.offset));
       values[half * 4 + i] = l.minimum ? packed::Plus(product, scale.minimum) : product;
     }

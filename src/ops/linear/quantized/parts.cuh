@@ -31,7 +31,7 @@ struct Arguments {
   int32_t chunks;  // of the depth
   bool wide_x;     // whether x can be read 16 bytes at a time
   bool add;
-  bool gated;  // y of target 0 = function(target 0) * target 1; their tiles alternate
+  bool gated;  // y of target 0 = function(target 0, target 1); their tiles alternate
   GateFunction function;
   Target targets[kMaxGemvParts];
 };
@@ -231,7 +231,7 @@ __device__ void WriteOutputs(const Arguments& a, const float* sums, int32_t firs
     if (a.gated) {
       float up = AddSums<Shape>(a, sums, tile + 1, row, column);
       if (a.targets[1].bias != nullptr) up += a.targets[1].bias[output];
-      value = a.function(value) * up;
+      value = a.function(value, up);
     }
     const int64_t at = row * target.y_stride + output;
     if (target.bf16_y) {

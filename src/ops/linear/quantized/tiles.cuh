@@ -149,6 +149,8 @@ struct ChunkWords {
   __device__ __forceinline__ uint32_t Pair(int step, int half, int upper, int odd) const {
     if constexpr (kBits == 8) {
       return SignedIntegers(first, step, half, upper, odd);
+    } else if constexpr (Shape::kPacked.fp4) {
+      return DoubledFp4s(first, step, half, upper, odd);
     } else {
       const uint32_t pair = RaisedIntegers<Shape::kPacked>(first, second, step, half, upper, odd);
       if constexpr (Shape::kPacked.minimum) return pair;
