@@ -1,6 +1,10 @@
 #include "cli/chat_prompt.h"
 
+#include "server/api/harmony.h"
+
 namespace litecache::cli {
+
+bool ChatPrompt::harmony() const { return server::IsHarmony(encoder_.chat_template().Source()); }
 
 std::vector<int32_t> ChatPrompt::Encode(const std::vector<ChatTurn>& turns) const {
   auto messages = nlohmann::ordered_json::array();

@@ -27,6 +27,8 @@ class ChatPrompt {
   ChatPrompt(const Engine& engine, const std::string& template_file)
       : ChatPrompt(engine.tokenizer(), engine.directory(), template_file) {}
 
+  // Whether answers are in harmony, the format of gpt-oss.
+  bool harmony() const;
   // The prompt that asks for the assistant's next message.
   std::vector<int32_t> Encode(const std::vector<ChatTurn>& turns) const;
 

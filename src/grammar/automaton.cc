@@ -128,9 +128,10 @@ void AutomatonBuilder::Through(StateId from, std::string_view text, StateId to) 
       while (!text.starts_with(behind)) behind.erase(0, 1);
       return states[behind.size()];
     };
-    for (int low = 0; low < 256;) {
+    // Without the byte of control tokens (vocabulary.h).
+    for (int low = 0; low < 0xFF;) {
       int end = low + 1;
-      while (end < 256 && next(end) == next(low)) ++end;
+      while (end < 0xFF && next(end) == next(low)) ++end;
       Bytes(states[read], static_cast<uint8_t>(low), static_cast<uint8_t>(end - 1), next(low));
       low = end;
     }

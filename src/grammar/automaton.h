@@ -73,7 +73,7 @@ class AutomatonBuilder {
   void Literals(StateId from, const std::set<std::string>& texts, StateId to);
   // Returns the state after the text.
   StateId Literal(StateId from, std::string_view text);
-  // Any bytes up to the end of the first `text` in them, which is not empty.
+  // Any bytes of UTF-8 up to the end of the first `text` in them, which is not empty.
   void Through(StateId from, std::string_view text, StateId to);
   void SetPlain(StateId state, uint32_t characters) { states_[state].plain = characters; }
 

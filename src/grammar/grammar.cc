@@ -185,26 +185,31 @@ std::shared_ptr<Grammar> Grammar::OfGbnf(std::string_view source,
   return std::make_shared<Grammar>(CompileGbnf(source), std::move(vocabulary));
 }
 
-std::shared_ptr<Grammar> Grammar::AfterReasoning(const Grammar& answer, std::string_view open,
-                                                 std::string_view close) {
+std::shared_ptr<Grammar> Grammar::AfterReasoning(const Grammar& answer, const ThoughtTags& tags) {
   AutomatonBuilder builder(answer.automaton().states);
-  const StateId start = builder.Add(), thinks = builder.Add();
+  const StateId start = builder.Add(), thinks = builder.Add(), begin = builder.Add();
   StateId behind = builder.Add();
-  if (open.empty()) {
+  builder.Literal(begin, tags.answer, answer.automaton().start);
+  if (tags.open.empty()) {
     builder.Jump(start, thinks);
   } else {
-    builder.Literal(start, open, thinks);
-    builder.Jump(start, answer.automaton().start);
+    builder.Literal(start, tags.open, thinks);
+    builder.Jump(start, begin);
   }
-  builder.Through(thinks, close, behind);
+  if (tags.close.front() == kControl) {
+    builder.Bytes(thinks, 0, 0xFE, thinks);
+    builder.Literal(thinks, tags.close, behind);
+  } else {
+    builder.Through(thinks, tags.close, behind);
+  }
   for (int space = 0; space < 2; ++space) {
-    builder.Jump(behind, answer.automaton().start);
+    builder.Jump(behind, begin);
     const StateId next = builder.Add();
     builder.Byte(behind, ' ', next);
     builder.Byte(behind, '\n', next);
     behind = next;
   }
-  builder.Jump(behind, answer.automaton().start);
+  builder.Jump(behind, begin);
   return Finish(&builder, start, answer.vocabulary_);
 }
 

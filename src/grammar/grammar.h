@@ -23,6 +23,13 @@ struct FramedSchema {
   std::string after;
 };
 
+// What surrounds a model's thoughts.
+struct ThoughtTags {
+  std::string open;    // where not empty: thoughts begin with it, or there are none
+  std::string close;   // ends them
+  std::string answer;  // begins the answer, with or without thoughts before it
+};
+
 class MatchCache;
 
 // The set of allowed answers, and a cache of the token masks of all places that samples have
@@ -50,10 +57,10 @@ class Grammar : public std::enable_shared_from_this<Grammar> {
   // A text of a grammar in GBNF (gbnf.h).
   static std::shared_ptr<Grammar> OfGbnf(std::string_view source,
                                          std::shared_ptr<const Vocabulary> vocabulary);
-  // What the model thinks, up to and with `close`, at most two spaces or line breaks, and then a
-  // text of `answer`. Where `open` is not empty, what it thinks begins with that, or there is none.
-  static std::shared_ptr<Grammar> AfterReasoning(const Grammar& answer, std::string_view open,
-                                                 std::string_view close);
+  // What the model thinks, up to the end of tags.close, at most two spaces or line breaks,
+  // tags.answer, and then a text of `answer`. Where tags.close begins with a control token,
+  // thoughts contain none.
+  static std::shared_ptr<Grammar> AfterReasoning(const Grammar& answer, const ThoughtTags& tags);
 
   Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary);
   ~Grammar();

@@ -25,7 +25,9 @@ std::shared_ptr<const TokenConstraint> GrammarCache::OfFrames(
   for (const FramedSchema& frame : frames) {
     key.push_back({frame.before, frame.schema, frame.after});
   }
-  return Find("frames " + key.dump(), [&](std::shared_ptr<const Vocabulary> vocabulary) {
+  // Frames may name control tokens, which are not UTF-8.
+  const std::string text = key.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return Find("frames " + text, [&](std::shared_ptr<const Vocabulary> vocabulary) {
     return Grammar::OfFrames(frames, separator, std::move(vocabulary));
   });
 }
@@ -49,11 +51,10 @@ std::shared_ptr<const TokenConstraint> GrammarCache::OfGbnf(const std::string& s
 }
 
 std::shared_ptr<const TokenConstraint> GrammarCache::AfterReasoning(const TokenConstraint& answer,
-                                                                    const std::string& open,
-                                                                    const std::string& close) {
+                                                                    const ThoughtTags& tags) {
   const std::shared_ptr<const Grammar> grammar = Grammar::Of(answer);
   LC_CHECK(grammar != nullptr);
-  std::string key = fmt::format("thoughts {} {} ", open, close);
+  std::string key = fmt::format("thoughts {} {} {} ", tags.open, tags.close, tags.answer);
   {
     const std::lock_guard lock(mutex_);
     const auto found =
@@ -61,9 +62,9 @@ std::shared_ptr<const TokenConstraint> GrammarCache::AfterReasoning(const TokenC
     key = found != grammars_.end() ? key + found->first : std::string();
   }
   // One that the cache has dropped in between has no key.
-  if (key.empty()) return Grammar::AfterReasoning(*grammar, open, close)->NewConstraint();
+  if (key.empty()) return Grammar::AfterReasoning(*grammar, tags)->NewConstraint();
   return Find(key, [&](const std::shared_ptr<const Vocabulary>&) {
-    return Grammar::AfterReasoning(*grammar, open, close);
+    return Grammar::AfterReasoning(*grammar, tags);
   });
 }
 

@@ -32,8 +32,7 @@ class GrammarCache {
   std::shared_ptr<const TokenConstraint> OfGbnf(const std::string& source);
   // Grammar::AfterReasoning() of a constraint that this has made.
   std::shared_ptr<const TokenConstraint> AfterReasoning(const TokenConstraint& answer,
-                                                        const std::string& open,
-                                                        const std::string& close);
+                                                        const ThoughtTags& tags);
 
  private:
   using Make = std::function<std::shared_ptr<Grammar>(std::shared_ptr<const Vocabulary>)>;

@@ -82,7 +82,14 @@ Vocabulary::Vocabulary(std::vector<std::string> bytes) : bytes_(std::move(bytes)
 }
 
 std::shared_ptr<const Vocabulary> Vocabulary::Of(const tokenizer::Tokenizer& tokenizer) {
-  return std::make_shared<Vocabulary>(tokenizer.AllTokenBytes());
+  std::vector<std::string> bytes = tokenizer.AllTokenBytes();
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    // The token of that byte alone.
+    if (bytes[i].find(kControl) != std::string::npos) bytes[i].clear();
+    const auto id = static_cast<int32_t>(i);
+    if (tokenizer.IsSpecial(id)) bytes[i] = kControl + tokenizer.IdToToken(id).value_or("");
+  }
+  return std::make_shared<Vocabulary>(std::move(bytes));
 }
 
 }  // namespace litecache::grammar

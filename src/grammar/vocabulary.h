@@ -12,6 +12,10 @@
 
 namespace litecache::grammar {
 
+// Stands before the text of a control token, such as <|end|>. It is no byte of UTF-8, so that only
+// a grammar that names the token allows it.
+inline constexpr char kControl = '\xFF';
+
 // One bit per token.
 using TokenMask = std::vector<uint32_t>;
 
@@ -33,6 +37,7 @@ class Vocabulary {
  public:
   // bytes[i] belongs to token i; empty: a token without text, which no grammar allows.
   explicit Vocabulary(std::vector<std::string> bytes);
+  // With the tokenizer's special tokens as control tokens.
   static std::shared_ptr<const Vocabulary> Of(const tokenizer::Tokenizer& tokenizer);
 
   size_t size() const { return bytes_.size(); }

@@ -51,6 +51,16 @@ TEST(Chat, LinesGoOnAfterABackslash) {
   EXPECT_EQ(Chat("the\\\ncat\n").out, Line(Answer("<s><|user|>the\ncat</s><|assistant|>")));
 }
 
+// The format of gpt-oss, whose tokens this model does not have: what it says has no header.
+TEST(Chat, AnAnswerWithoutChannelsIsText) {
+  const TemporaryDirectory directory;
+  const std::string file =
+      directory.Write("t", "<|channel|><|message|>{{ messages[0].content }}").string();
+  const auto result = Chat("the cat\n", {"--chat-template", file});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, Line(Answer("<|channel|><|message|>the cat")));
+}
+
 TEST(Chat, Commands) {
   const auto result = Chat("/help\n/stats\n/what\n/retry\n\n/quit\nnever read\n");
   EXPECT_EQ(result.exit_code, 0);

@@ -1,17 +1,21 @@
 // Arbitrary bytes from a client: as HTTP, in pieces of sizes given by the bytes, and as the JSON
 // body of every endpoint. Each must end in a request that is valid for the engine, or in an error
-// attributed to the client; an answer's JSON can always be written.
+// attributed to the client; an answer's JSON can always be written. And as what a model says.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "model/config.h"
 #include "server/api/answer.h"
 #include "server/api/endpoints.h"
 #include "server/api/error.h"
+#include "server/api/harmony.h"
 #include "server/http/request_reader.h"
 
 namespace {
@@ -139,11 +143,41 @@ void TryBody(std::string_view body) {
   }
 }
 
+// As what a model says in harmony: the same in one piece and in pieces of sizes given by the bytes.
+void TryHarmony(std::string_view bytes) {
+  const auto parse = [&](bool pieces) {
+    HarmonyAnswer parser(kHarmonyPrompt, std::set<std::string>{"f"}, 2);
+    std::vector<ToolEvent> events;
+    for (size_t at = 0; at < bytes.size();) {
+      const size_t count = pieces ? 1 + static_cast<uint8_t>(bytes[at]) % 7 : bytes.size();
+      parser.Add(bytes.substr(at, count), &events);
+      at += count;
+    }
+    parser.Finish(&events);
+    std::vector<ToolEvent> joined;
+    for (const ToolEvent& event : events) {
+      LC_CHECK(!event.text.empty());
+      const bool goes_on = !joined.empty() && joined.back().kind == event.kind;
+      if (goes_on && event.kind != ToolEvent::kBegin) {
+        joined.back().text += event.text;
+      } else {
+        joined.push_back(event);
+      }
+    }
+    return joined;
+  };
+  const auto whole = parse(false), parts = parse(true);
+  LC_CHECK(std::ranges::equal(whole, parts, [](const ToolEvent& a, const ToolEvent& b) {
+    return a.kind == b.kind && a.text == b.text;
+  }));
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   TryBody(bytes);
+  TryHarmony(bytes);
   RequestReader reader({4096, 65536});
   std::string pending;
   for (size_t at = 0; at < size && reader.state() == RequestReader::State::kReading;) {

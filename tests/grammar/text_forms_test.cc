@@ -69,7 +69,7 @@ TEST(TextForms, Choices) {
 
 TEST(TextForms, AnswersBehindThoughts) {
   const auto answer = Grammar::OfChoices({"yes", "no"}, ByteVocabulary());
-  const auto open = Grammar::AfterReasoning(*answer, "", "</think>");
+  const auto open = Grammar::AfterReasoning(*answer, {.close = "</think>"});
   for (const char* text :
        {"</think>yes", "hm </thin</think>no", "<</think>\n\nno", "é<think></think> yes"}) {
     EXPECT_TRUE(Accepts(*open, text)) << text;
@@ -77,7 +77,7 @@ TEST(TextForms, AnswersBehindThoughts) {
   for (const char* text : {"yes", "hm", "</think>", "</think>maybe", "</think>\n\n\nno"}) {
     EXPECT_FALSE(Accepts(*open, text)) << text;
   }
-  const auto maybe = Grammar::AfterReasoning(*answer, "<think>", "</think>");
+  const auto maybe = Grammar::AfterReasoning(*answer, {.open = "<think>", .close = "</think>"});
   for (const char* text : {"yes", "<think>hm</think>yes", "<think>\n\n</think>\n\nno"}) {
     EXPECT_TRUE(Accepts(*maybe, text)) << text;
   }
@@ -85,10 +85,29 @@ TEST(TextForms, AnswersBehindThoughts) {
     EXPECT_FALSE(Accepts(*maybe, text)) << text;
   }
   // A tag that may begin inside of another beginning.
-  const auto aab = Grammar::AfterReasoning(*answer, "", "aab");
+  const auto aab = Grammar::AfterReasoning(*answer, {.close = "aab"});
   EXPECT_TRUE(Accepts(*aab, "aaabyes"));
   EXPECT_TRUE(Accepts(*aab, "abaabno"));
   EXPECT_FALSE(Accepts(*aab, "abno"));
+}
+
+TEST(TextForms, ControlTokensAreAllowedWhereAGrammarNamesThem) {
+  const std::string control(1, kControl);
+  const auto answer = Grammar::OfPattern("[^a]*", ByteVocabulary());
+  EXPECT_TRUE(Accepts(*answer, "end"));
+  EXPECT_FALSE(Accepts(*answer, control + "end"));
+  const auto behind = Grammar::AfterReasoning(
+      *answer, {.open = control + "o", .close = control + "c", .answer = control + "f"});
+  for (const std::string& text :
+       {control + "oabc" + control + "c" + control + "fxyz", control + "f", control + "fxyz",
+        control + "o" + control + "c " + control + "f"}) {
+    EXPECT_TRUE(Accepts(*behind, text)) << text;
+  }
+  for (const std::string& text :
+       {std::string("xyz"), control + "o" + control + "x" + control + "c" + control + "f",
+        control + "oa" + control + "fx", control + "fx" + control + "f"}) {
+    EXPECT_FALSE(Accepts(*behind, text)) << text;
+  }
 }
 
 }  // namespace

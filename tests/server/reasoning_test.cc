@@ -30,7 +30,7 @@ Split Parse(Thinking thinking, const std::string& answer, size_t longest, std::m
             bool tools = false) {
   std::optional<ToolCallParser> calls;
   if (tools) calls.emplace(ToolFormat::kHermes, std::set<std::string>{"f"}, 10);
-  AnswerParser parser(thinking, std::move(calls));
+  AnswerParser parser(std::make_unique<server::TaggedAnswer>(thinking, std::move(calls)));
   std::vector<ToolEvent> events;
   for (size_t at = 0; at < answer.size();) {
     const size_t size = 1 + random() % longest;

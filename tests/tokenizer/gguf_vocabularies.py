@@ -11,7 +11,7 @@ from tokenizers import pre_tokenizers as pre
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 # What llama.cpp calls the pre-tokenizer of each.
-BYTE_LEVEL = {"llama3": "llama-bpe", "qwen2": "qwen2", "mistral-tekken": "tekken"}
+BYTE_LEVEL = {"llama3": "llama-bpe", "qwen2": "qwen2", "mistral-tekken": "tekken", "gpt-oss": "gpt-4o"}
 WHEELS = pathlib.Path(sys.prefix) / "wheels"
 
 
@@ -38,7 +38,7 @@ def byte_level(gguf, source, path, name):
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
-    if document["post_processor"]["type"] != "ByteLevel":
+    if (document["post_processor"] or {}).get("type", "ByteLevel") != "ByteLevel":
         writer.add_bos_token_id(tokens.index("<s>" if "<s>" in tokens else "<|begin_of_text|>"))
     return writer
 

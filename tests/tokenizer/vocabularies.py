@@ -308,6 +308,14 @@ def sources(files):
         ranks = tiktoken_ranks(tiktoken / "9b5ad71b2ce5302211f9c61530b329a4922fc6a4")
         return byte_level_bpe(ranks, ["<|endoftext|>"], split_then_bytes(CL100K))
 
+    def gpt_oss():
+        ranks = tiktoken_ranks(tiktoken / "fb374d419588a4632f3f557e76b4b70aebbca790")
+        # As in its tokenizer.json, where the gaps between these are reserved.
+        names = {199998: "startoftext", 199999: "endoftext", 200002: "return", 200003: "constrain"}
+        names |= {200005: "channel", 200006: "start", 200007: "end", 200008: "message", 200012: "call"}
+        specials = [f"<|{names.get(i, f'reserved_{i}')}|>" for i in range(199998, 200018)]
+        return byte_level_bpe(ranks, [*specials, "<|endofprompt|>"], split_then_bytes(O200K))
+
     def as_is(name):
         return json.loads((tiktoken / name).read_text())
 
@@ -324,6 +332,7 @@ def sources(files):
         "gpt2": lambda: gpt2(False),
         "gpt2-prefix-space": lambda: gpt2(True),
         "cl100k": cl100k,
+        "gpt-oss": gpt_oss,
         "deepseek": lambda: as_is("deepseek_tokenizer.json"),
         "anthropic": lambda: as_is("anthropic_tokenizer.json"),
     }

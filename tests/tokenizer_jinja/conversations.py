@@ -37,6 +37,42 @@ ADD = {
     },
 }
 
+# What gpt-oss's template writes as TypeScript.
+TYPES = {
+    "type": "function",
+    "function": {
+        "name": "types",
+        "description": "",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "texts": {"type": "array", "items": {"type": "string"}, "nullable": True, "description": "All."},
+                "numbers": {"type": "array", "items": {"type": "integer"}, "default": [1, 2]},
+                "flags": {"type": "array", "items": {"type": "boolean"}},
+                "rows": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}},
+                "wide": {"type": "array", "items": {"type": "string", "enum": ["a long value"] * 5}},
+                "things": {"type": "array", "items": {"type": "object", "properties": {"a": {"type": "string"}}}},
+                "any": {"type": "array", "nullable": True},
+                "maybe": {"type": "string", "nullable": True, "default": None},
+                "either": {"type": ["string", "null"]},
+                "single": {"type": ["integer"]},
+                "kind": {"type": "string", "enum": ["a", 'b "c"'], "default": "a"},
+                "one": {"oneOf": [{"type": "string", "description": "text"}, {"type": "number", "default": 2}]},
+                "objects": {"oneOf": [{"type": "object"}, {"type": "string"}], "default": "x"},
+                "yes": {"type": "boolean", "default": True},
+                "empty": {"type": "object"},
+                "deep": {
+                    "type": "object",
+                    "properties": {"x": {"type": "number"}, "y": {"type": "object", "properties": {"z": {}}}},
+                    "required": ["x"],
+                },
+                "unknown": {"description": "anything"},
+            },
+            "required": ["texts", "kind"],
+        },
+    },
+}
+
 
 def call(name, arguments, call_id="abcdef012"):
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -100,6 +136,20 @@ MESSAGES = {
     "tools_done": TOOL_CHAT[:4],
     "tools_pending": TOOL_CHAT[:3],
     "two_calls": TWO_CALLS,
+    "thought_call": [
+        {"role": "developer", "content": "Use tools."},
+        user("2 + 3?"),
+        assistant("", thinking="I add.", tool_calls=[call("add", {"a": 2, "b": 3})]),
+        {"role": "tool", "tool_call_id": "abcdef012", "content": 'five "5"'},
+    ],
+    "thought_done": [
+        user("2 + 3?"),
+        assistant("I add.", tool_calls=[call("add", {"a": 2, "b": 3})]),
+        {"role": "tool", "tool_call_id": "abcdef012", "content": "5"},
+        assistant("5.", thinking="It is 5."),
+    ],
+    "thought_twice": [user("x"), assistant("a", thinking="b", tool_calls=[call("add", {})]), user("y")],
+    "channels": [user("x"), assistant("<|channel|>final<|message|>y"), user("z")],
     "call_text": [user("x"), assistant("", tool_calls=[call("add", '{"a": 1, "b": 2}')]), {"role": "tool", "content": "3"}],
 }
 MESSAGES["long"] = [m for i in range(6) for m in (user(f"question {i}"), assistant(f"answer {i}"))] + [user("end")]
@@ -126,6 +176,17 @@ def requests():
                     "add_generation_prompt": True,
                     "variables": {"enable_thinking": thinking},
                 }
+    for effort in ("low", "high"):
+        yield f"one/{effort}", {
+            "messages": MESSAGES["one"],
+            "tools": [TYPES],
+            "add_generation_prompt": True,
+            "variables": {
+                "reasoning_effort": effort,
+                "model_identity": "You are a test.",
+                "builtin_tools": ["browser", "python"] if effort == "low" else ["python"],
+            },
+        }
     yield "one/empty tools", {"messages": MESSAGES["one"], "tools": [], "add_generation_prompt": True}
     yield "one/date", {
         "messages": MESSAGES["one"],

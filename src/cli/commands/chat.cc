@@ -11,6 +11,7 @@
 
 #include "base/printable.h"
 #include "base/progress.h"
+#include "cli/answer_text.h"
 #include "cli/chat_prompt.h"
 #include "cli/collect.h"
 #include "cli/command.h"
@@ -239,7 +240,8 @@ class ChatCommand final : public Command {
     request.prompt = prompt.Encode(turns_);
     request.sampling = params_;
     request.max_tokens = sampling_.max_tokens ? sampling_.max_tokens->value : 0;
-    request.skip_special_tokens = !show_special_;
+    const bool harmony = prompt.harmony();
+    request.skip_special_tokens = !show_special_ && !harmony;
     sampling_.ApplyStops(&request);
     const auto total = static_cast<int64_t>(request.prompt.size());
     const auto done = std::make_shared<std::atomic<int64_t>>(0);
@@ -251,23 +253,30 @@ class ChatCommand final : public Command {
     MemoryUse memory;
     memory.kv.plan = engine_->memory_plan();
     bool ends_line = false;
+    AnswerText answer(harmony, isatty(STDOUT_FILENO) != 0);
+    const auto write = [&](const std::string& text) {
+      output.Write(text);
+      output.Flush();
+      if (!text.empty()) ends_line = text.ends_with('\n');
+    };
     const auto result = Collect(
         *handle, 1,
         [&](int, const std::string& text) {
           bar.Finish();
-          output.Write(text);
-          output.Flush();
-          ends_line = text.ends_with('\n');
+          const std::string said = answer.Add(text);
+          write(show_special_ ? text : said);
         },
         [&] {
           if (interrupt.Interrupted()) handle->Cancel();
           if (done->load() < total) bar.Update(done->load());
         });
     bar.Finish();
+    const std::string rest = answer.Finish();
+    if (!show_special_) write(rest);
     if (!ends_line) output.Write("\n");
     output.Flush();
     // A stopped answer stays part of the conversation.
-    turns_.push_back({"assistant", result.samples[0].text});
+    turns_.push_back({"assistant", answer.answer()});
     memory.kv.stats = engine_->Stats();
     memory.peak_bytes = PeakMemory();
     stats_ = litecache::cli::Summary(

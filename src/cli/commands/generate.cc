@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/progress.h"
+#include "cli/answer_text.h"
 #include "cli/chat_prompt.h"
 #include "cli/collect.h"
 #include "cli/command.h"
@@ -22,6 +23,7 @@
 #include "grammar/grammar_cache.h"
 #include "io/json_parser.h"
 #include "litecache/token_constraint.h"
+#include "server/api/harmony.h"
 #include "tokenizer/tokenizer.h"
 
 namespace litecache::cli {
@@ -107,6 +109,7 @@ class GenerateCommand final : public Command {
     prompts_ = CollectPrompts(words, files_, token_files_);
     flags_.WarnOfUnused();
     engine_ = Engine::Load(flags_.model, flags_.ToEngineOptions());
+    if (chat_) chat_prompt_.emplace(*engine_, template_file_);
     SetConstraint(schema);
     Submit();
     return Print();
@@ -121,7 +124,6 @@ class GenerateCommand final : public Command {
     if (!chat_) {
       return engine_->tokenizer().Encode(prompt.text, {.add_special_tokens = !no_special_});
     }
-    if (!chat_prompt_) chat_prompt_.emplace(*engine_, template_file_);
     std::vector<ChatTurn> turns;
     if (!system_.empty()) turns.push_back({"system", system_});
     turns.push_back({"user", prompt.text});
@@ -131,13 +133,18 @@ class GenerateCommand final : public Command {
   void SetConstraint(const std::string& schema) {
     if (schema_file_.empty() && !json_object_) return;
     grammar::GrammarCache grammars(engine_->tokenizer());
-    if (json_object_) {
-      constraint_ = grammars.OfObject();
-      return;
+    constraint_ = json_object_ ? grammars.OfObject() : Compile(schema, &grammars);
+    if (harmony()) {
+      constraint_ = server::ConstrainHarmony(constraint_, std::string(server::kHarmonyPrompt),
+                                             false, engine_->tokenizer(), &grammars);
     }
+  }
+
+  std::shared_ptr<const TokenConstraint> Compile(const std::string& schema,
+                                                 grammar::GrammarCache* grammars) const {
     try {
       auto limits = io::JsonLimits::OfRequest();
-      constraint_ = grammars.OfSchema(io::ParseLimitedJson<grammar::Json>(schema, &limits));
+      return grammars->OfSchema(io::ParseLimitedJson<grammar::Json>(schema, &limits));
     } catch (const io::JsonError& error) {
       throw FileError("{}: not a JSON schema: {}", schema_file_, error.what());
     } catch (const Unsupported& error) {
@@ -146,6 +153,9 @@ class GenerateCommand final : public Command {
       throw FileError("{}: {}", schema_file_, error.what());
     }
   }
+
+  // Whether answers are in the format of gpt-oss.
+  bool harmony() const { return chat_prompt_ && chat_prompt_->harmony(); }
 
   int64_t MaxTokens(size_t prompt_tokens) const {
     if (sampling_.max_tokens) return sampling_.max_tokens->value;
@@ -171,7 +181,7 @@ class GenerateCommand final : public Command {
       request.max_tokens = MaxTokens(request.prompt.size());
       request.n = samples_;
       request.logprobs = logprobs_;
-      request.skip_special_tokens = !show_special_;
+      request.skip_special_tokens = !show_special_ && !harmony();
       request.constraint = constraint_;
       sampling_.ApplyStops(&request);
       prompt_tokens_ += static_cast<int64_t>(request.prompt.size());
@@ -208,18 +218,24 @@ class GenerateCommand final : public Command {
     for (size_t i = 0; i < handles_.size(); ++i) {
       bool ends_line = true;
       bool started = false;
+      AnswerText answer(harmony(), isatty(STDOUT_FILENO) != 0);
+      const auto write = [&](const std::string& text) {
+        if (json_ || text.empty()) return;
+        bar.Finish();
+        if (!started) PrintLabel(i, 0, output);
+        started = true;
+        output.Write(text);
+        output.Flush();
+        ends_line = text.ends_with('\n');
+      };
       results.push_back(Collect(
           *handles_[i], samples_,
           [&](int sample, const std::string& text) {
-            if (json_ || sample != 0) return;
-            bar.Finish();
-            if (!started) PrintLabel(i, 0, output);
-            started = true;
-            output.Write(text);
-            output.Flush();
-            ends_line = text.ends_with('\n');
+            if (sample == 0) write(show_special_ ? text : answer.Add(text));
           },
           [&] { Watch(interrupt, bar); }));
+      if (!show_special_) write(answer.Finish());
+      if (harmony() && !show_special_) LeaveOutThoughts(&results.back());
       bar.Finish();
       memory_.kv.stats = engine_->Stats();
       if (json_) {
@@ -244,6 +260,15 @@ class GenerateCommand final : public Command {
                  stderr);
     }
     return interrupt.Interrupted() ? kInterrupted : kOk;
+  }
+
+  static void LeaveOutThoughts(RequestResult* result) {
+    for (SampleResult& sample : result->samples) {
+      AnswerText answer(true, false);
+      answer.Add(sample.text);
+      answer.Finish();
+      sample.text = answer.answer();
+    }
   }
 
   // Says how many answers --max-tokens has cut; "" where it cut none.

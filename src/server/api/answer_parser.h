@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -12,30 +14,40 @@
 
 namespace litecache::server {
 
-// Of one answer, which arrives in pieces. Thoughts come before everything else; calls are looked
-// for in what follows them.
-class AnswerParser {
+// Takes the text of one answer apart, which arrives in pieces.
+class AnswerParts {
+ public:
+  virtual ~AnswerParts() = default;
+  virtual void Add(std::string_view piece, std::vector<ToolEvent>* events) = 0;
+  // The answer has ended.
+  virtual void Finish(std::vector<ToolEvent>* events) = 0;
+  // Whether the answer may be anything else than text.
+  virtual bool splits() const = 0;
+  // What comes next belongs to the thoughts, as far as is known.
+  virtual bool thinks() const = 0;
+};
+
+// With tags around thoughts and calls. Thoughts come before everything else; calls are looked for
+// in what follows them.
+class TaggedAnswer final : public AnswerParts {
  public:
   // calls: unset where there are no functions.
-  AnswerParser(Thinking thinking, std::optional<ToolCallParser> calls)
+  TaggedAnswer(Thinking thinking, std::optional<ToolCallParser> calls)
       : thoughts_(thinking), calls_(std::move(calls)) {}
 
-  // Whether the answer may be anything else than text.
-  bool splits() const { return calls_.has_value() || thoughts_.enabled(); }
-  // Of the chunks so far, those that belong to the thoughts.
-  int64_t reasoning_tokens() const { return reasoning_tokens_; }
-
-  // What the next chunk adds.
-  std::vector<ToolEvent> Take(const Chunk& chunk) {
-    if (thoughts_.thinks()) reasoning_tokens_ += static_cast<int64_t>(chunk.tokens.size());
-    std::vector<ToolEvent> parts, events;
-    thoughts_.Add(chunk.text, &parts);
-    const bool last = chunk.finish != FinishReason::kNone;
-    if (last) thoughts_.Finish(&parts);
-    Forward(std::move(parts), &events);
-    if (last && calls_) calls_->Finish(&events);
-    return events;
+  void Add(std::string_view piece, std::vector<ToolEvent>* events) override {
+    std::vector<ToolEvent> parts;
+    thoughts_.Add(piece, &parts);
+    Forward(std::move(parts), events);
   }
+  void Finish(std::vector<ToolEvent>* events) override {
+    std::vector<ToolEvent> parts;
+    thoughts_.Finish(&parts);
+    Forward(std::move(parts), events);
+    if (calls_) calls_->Finish(events);
+  }
+  bool splits() const override { return calls_.has_value() || thoughts_.enabled(); }
+  bool thinks() const override { return thoughts_.thinks(); }
 
  private:
   void Forward(std::vector<ToolEvent> parts, std::vector<ToolEvent>* events) {
@@ -50,6 +62,28 @@ class AnswerParser {
 
   ThoughtSplitter thoughts_;
   std::optional<ToolCallParser> calls_;
+};
+
+// The parts of an answer, and how many of its tokens are thoughts.
+class AnswerParser {
+ public:
+  explicit AnswerParser(std::unique_ptr<AnswerParts> parts) : parts_(std::move(parts)) {}
+
+  bool splits() const { return parts_->splits(); }
+  // Of the chunks so far, those that belong to the thoughts.
+  int64_t reasoning_tokens() const { return reasoning_tokens_; }
+
+  // What the next chunk adds.
+  std::vector<ToolEvent> Take(const Chunk& chunk) {
+    if (parts_->thinks()) reasoning_tokens_ += static_cast<int64_t>(chunk.tokens.size());
+    std::vector<ToolEvent> events;
+    parts_->Add(chunk.text, &events);
+    if (chunk.finish != FinishReason::kNone) parts_->Finish(&events);
+    return events;
+  }
+
+ private:
+  std::unique_ptr<AnswerParts> parts_;
   int64_t reasoning_tokens_ = 0;
 };
 

@@ -7,7 +7,6 @@
 #include "server/api/chat_prompt.h"
 #include "server/api/choices_format.h"
 #include "server/api/logprobs.h"
-#include "server/api/reasoning.h"
 #include "server/api/response_format.h"
 #include "server/api/tools.h"
 
@@ -25,8 +24,9 @@ class ChatFormat final : public ChoicesFormat {
                        .delta = "delta",
                        .prompt_in_choice = false}),
         logprobs_(job.requests.front().logprobs >= 0),
-        thinks_(tools.thinking != Thinking::kNone),
-        choices_(samples(), Said(tools.Parser())) {}
+        thinks_(tools.thinking != Thinking::kNone) {
+    for (size_t i = 0; i < samples(); ++i) choices_.emplace_back(tools.Parser());
+  }
 
   void Begin(std::string* out) override {
     for (size_t i = 0; i < choices_.size(); ++i) {
@@ -171,7 +171,7 @@ ChatJob ReadChatFields(Fields& fields, const ServedModel& model) {
   fields.Finish();
   ApplyTools(model, &prompt, &chat.tools, &request);
   request.prompt = EncodeChatPrompt(prompt, model);
-  chat.tools.thinking = ApplyThinking(model, prompt, &request);
+  ApplyThinking(model, prompt, &chat.tools, &request);
   job.requests.push_back(std::move(request));
   SetMaxTokens(max_tokens, model.limits.default_max_tokens, model, &job);
   return chat;

@@ -72,7 +72,7 @@ Json ReadMessage(const Json& message, const std::string& where, io::JsonLimits* 
   }
   if (calls != nullptr && !calls->empty())
     result["tool_calls"] = ReadToolCalls(*calls, where, limits);
-  for (const char* name : {"name", "tool_call_id", "reasoning_content", "reasoning"}) {
+  for (const char* name : {"name", "tool_call_id", "reasoning_content", "reasoning", "thinking"}) {
     if (auto text = fields.String(name)) result[name] = std::move(*text);
   }
   fields.RefuseUnless("refusal", {""});

@@ -34,19 +34,6 @@ Thinking DetectThinking(std::string_view chat_template, std::span<const int32_t>
   return known && !end.ends_with(kThinkEndTag) ? Thinking::kMaybe : Thinking::kNone;
 }
 
-Thinking ApplyThinking(const ServedModel& model, const ChatPromptFields& prompt, Request* request) {
-  const auto& chat_template =
-      prompt.chat_template ? *prompt.chat_template : model.chat->chat_template();
-  const Thinking thinking = DetectThinking(chat_template.Source(!prompt.options.tools.is_null()),
-                                           request->prompt, model.tokenizer());
-  if (thinking != Thinking::kNone && request->constraint != nullptr) {
-    request->constraint = model.grammars->AfterReasoning(
-        *request->constraint, std::string(thinking == Thinking::kMaybe ? kThinkTag : ""),
-        std::string(kThinkEndTag));
-  }
-  return thinking;
-}
-
 void ThoughtSplitter::Add(std::string_view piece, std::vector<ToolEvent>* events) {
   pending_ += piece;
   while (Advance(false, events)) {

@@ -7,7 +7,6 @@
 #include <string_view>
 #include <vector>
 
-#include "server/api/chat_prompt.h"
 #include "server/api/tool_calls.h"
 #include "tokenizer/tokenizer.h"
 
@@ -26,10 +25,6 @@ enum class Thinking {
 // By the template's text and the prompt made with it.
 Thinking DetectThinking(std::string_view chat_template, std::span<const int32_t> prompt,
                         const tokenizer::Tokenizer& tokenizer);
-
-// The same for an encoded prompt of a chat. The request's constraint holds behind the thoughts
-// then.
-Thinking ApplyThinking(const ServedModel& model, const ChatPromptFields& prompt, Request* request);
 
 // Splits text that arrives in pieces into thoughts and answer, both without the white space around
 // them that the tags leave. Text comes out as soon as it cannot be the beginning of a tag.

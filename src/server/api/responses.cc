@@ -6,7 +6,6 @@
 
 #include "server/api/chat_prompt.h"
 #include "server/api/messages.h"
-#include "server/api/reasoning.h"
 #include "server/api/response_format.h"
 #include "server/api/responses_format.h"
 
@@ -170,7 +169,7 @@ GenerationJob ReadResponses(const Json& body, const ServedModel& model) {
   if (effort) SetReasoningEffort(*effort, "reasoning.effort", model, &prompt);
   ApplyTools(model, &prompt, &tools, &request);
   request.prompt = EncodeChatPrompt(prompt, model, "input");
-  tools.thinking = ApplyThinking(model, prompt, &request);
+  ApplyThinking(model, prompt, &tools, &request);
 
   Json echo = {
       {"instructions", instructions ? Json(*instructions) : Json()},

@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "server/api/harmony.h"
 #include "server/api/json.h"
 
 namespace litecache::server {
@@ -51,6 +52,7 @@ ToolFormat DetectToolFormat(std::string_view chat_template) {
   const auto has = [&](std::string_view part) {
     return chat_template.find(part) != std::string_view::npos;
   };
+  if (IsHarmony(chat_template)) return ToolFormat::kHarmony;
   if (!has("tools")) return ToolFormat::kNone;
   if (has(kMistralTag)) return ToolFormat::kMistral;
   if (has(kOpenTag)) return ToolFormat::kHermes;
@@ -59,6 +61,7 @@ ToolFormat DetectToolFormat(std::string_view chat_template) {
 }
 
 std::string BeforeArguments(ToolFormat format, const std::string& name) {
+  if (format == ToolFormat::kHarmony) return BeforeHarmonyArguments(name);
   const char* tag = format == ToolFormat::kHermes    ? "<tool_call>\n"
                     : format == ToolFormat::kMistral ? "[TOOL_CALLS]["
                                                      : "";
@@ -69,6 +72,7 @@ std::string BeforeArguments(ToolFormat format, const std::string& name) {
 std::string AfterArguments(ToolFormat format) {
   return format == ToolFormat::kHermes    ? "}\n</tool_call>"
          : format == ToolFormat::kMistral ? "}]"
+         : format == ToolFormat::kHarmony ? ""
                                           : "}";
 }
 

@@ -19,6 +19,8 @@ enum class ToolFormat {
   // [TOOL_CALLS][{"name": NAME, "arguments": {...}}, ...], or [TOOL_CALLS]NAME[ARGS]{...} any
   // number of times, as in Mistral's models.
   kMistral,
+  // Messages to functions.NAME, as in gpt-oss (harmony.h).
+  kHarmony,
   kPlain,  // {"name": NAME, "arguments": {...}} as the whole answer
 };
 

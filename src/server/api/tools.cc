@@ -4,6 +4,7 @@
 #include <cctype>
 #include <limits>
 
+#include "server/api/harmony.h"
 #include "server/api/response_format.h"
 #include "server/api/tool_prompt.h"
 
@@ -106,6 +107,16 @@ Json ReadCustomTool(Fields& tool) {
   return function;
 }
 
+// Harmony's headers consist of special tokens, and the messages that a client waits for end with
+// these two, whether or not the model's files name both.
+void KeepHeaders(const ServedModel& model, Request* request) {
+  request->skip_special_tokens = false;
+  if (request->ignore_eos) return;
+  for (const char* token : {"<|return|>", "<|call|>"}) {
+    if (const auto id = model.tokenizer().TokenToId(token)) request->stop_token_ids.push_back(*id);
+  }
+}
+
 // Tools that a model can do without: nobody but the server could run them.
 bool IsHosted(const std::string& type) {
   return type.starts_with("web_search") || type == "code_interpreter" || type == "image_generation";
@@ -120,9 +131,14 @@ std::set<std::string> ToolUse::Names() const {
 }
 
 AnswerParser ToolUse::Parser() const {
-  if (!active()) return {thinking, std::nullopt};
-  return {thinking,
-          ToolCallParser(format, Names(), parallel ? std::numeric_limits<int>::max() : 1)};
+  const int most = parallel ? std::numeric_limits<int>::max() : 1;
+  if (format == ToolFormat::kHarmony) {
+    auto functions = active() ? std::optional(Names()) : std::nullopt;
+    return AnswerParser(std::make_unique<HarmonyAnswer>(begun, std::move(functions), most));
+  }
+  std::optional<ToolCallParser> calls;
+  if (active()) calls.emplace(format, Names(), most);
+  return AnswerParser(std::make_unique<TaggedAnswer>(thinking, std::move(calls)));
 }
 
 ToolUse ReadTools(Fields& fields, bool flat) {
@@ -175,12 +191,20 @@ void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use
   use->format = DetectToolFormat(source);
   if (use->format == ToolFormat::kNone) WriteCallsAsText(&prompt->messages);
   if (use->format == ToolFormat::kMistral) ShortenCallIds(&prompt->messages);
+  if (use->format == ToolFormat::kHarmony) {
+    ToHarmonyMessages(&prompt->messages);
+    KeepHeaders(model, request);
+  }
   if (!use->active()) return;
   if (use->format == ToolFormat::kNone) {
     ExplainTools(use->tools, source.find("system") != std::string::npos, &prompt->messages);
     use->format = ToolFormat::kHermes;
   } else {
     prompt->options.tools = use->tools;
+  }
+  if (use->format == ToolFormat::kHarmony) {
+    // Its template adds each function's description to a text.
+    for (Json& tool : prompt->options.tools) tool["function"].emplace("description", "");
   }
   // Mistral's models begin calls with a special token.
   if (use->format == ToolFormat::kMistral) request->skip_special_tokens = false;
@@ -191,6 +215,29 @@ void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use
         "'tool_choice': a required call cannot be combined with another format of the answer");
   }
   request->constraint = CallGrammar(model, *use, use->format);
+}
+
+void ApplyThinking(const ServedModel& model, const ChatPromptFields& prompt, ToolUse* use,
+                   Request* request) {
+  const bool constrained = request->constraint != nullptr;
+  if (use->format == ToolFormat::kHarmony) {
+    use->thinking = Thinking::kMaybe;
+    use->begun = BegunMessage(request->prompt, model.tokenizer());
+    if (!constrained) return;
+    request->constraint =
+        ConstrainHarmony(request->constraint, use->begun, use->choice == ToolUse::kRequired,
+                         model.tokenizer(), model.grammars.get());
+    return;
+  }
+  const auto& chat_template =
+      prompt.chat_template ? *prompt.chat_template : model.chat->chat_template();
+  use->thinking = DetectThinking(chat_template.Source(!prompt.options.tools.is_null()),
+                                 request->prompt, model.tokenizer());
+  if (use->thinking == Thinking::kNone || !constrained) return;
+  request->constraint = model.grammars->AfterReasoning(
+      *request->constraint,
+      {.open = std::string(use->thinking == Thinking::kMaybe ? kThinkTag : ""),
+       .close = std::string(kThinkEndTag)});
 }
 
 }  // namespace litecache::server

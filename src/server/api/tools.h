@@ -21,7 +21,9 @@ struct ToolUse {
   bool parallel = true;
   Json choice_field = "none";  // as sent in the request
   ToolFormat format = ToolFormat::kNone;
-  Thinking thinking = Thinking::kNone;  // set once the prompt is encoded
+  // Set once the prompt is encoded.
+  Thinking thinking = Thinking::kNone;
+  std::string begun;  // BegunMessage(), with kHarmony
 
   // Whether answers are searched for calls.
   bool active() const { return choice != kNone && !tools.empty(); }
@@ -38,5 +40,10 @@ ToolUse ReadTools(Fields& fields, bool flat);
 // request->constraint for a required call. If the template does not support tools, the messages
 // explain them, and calls and results in them become text. Throws ApiError.
 void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use, Request* request);
+
+// Determines from the encoded prompt how the answer begins. The request's constraint holds behind
+// the thoughts then.
+void ApplyThinking(const ServedModel& model, const ChatPromptFields& prompt, ToolUse* use,
+                   Request* request);
 
 }  // namespace litecache::server
