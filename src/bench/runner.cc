@@ -359,8 +359,10 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   const uint64_t sides = rates_.link_bytes_per_second > 0 ? 1 : 2;
   kv::Layout all_layers = plan.layout();  // bytes read are those of windows, too
   all_layers.windowed.clear();
+  const auto states = static_cast<uint64_t>(batch) * all_layers.state_bytes();
   Cost cost = DecodeCost(decoder_.config(), batch, decoder_.weight_bytes_per_step(batch),
-                         used.bytes_read / timed, (used.bytes_scored + sides * moved) / timed,
+                         used.bytes_read / timed - states,
+                         2 * states + (used.bytes_scored + sides * moved) / timed,
                          all_layers.token_bytes());
   const uint64_t weights = decoder_.moved_weight_bytes() - weights_before;
   cost.link_bytes = static_cast<double>(moved + weights) / static_cast<double>(timed);

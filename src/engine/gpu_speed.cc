@@ -10,6 +10,7 @@
 #include "base/median.h"
 #include "base/units.h"
 #include "device/machine.h"
+#include "kv/cache_plan.h"
 
 namespace litecache::engine {
 namespace {
@@ -39,8 +40,8 @@ double LayerSeconds(Device& device, Stream& stream, model::Decoder& decoder, int
   kv::Layout layout = config.kv_layout(decoder.kv_dtype());
   layout.windowed.clear();  // every layer is one that attends the whole context
   const int64_t prompt = std::clamp<int64_t>(rows, 1, config.max_context - kSteps);
-  const uint64_t budget = kv::CreateFullCache(device, layout, 0)->BytesFor(prompt + kSteps).device;
-  const auto cache = kv::CreateFullCache(device, layout, budget);
+  const auto plan = kv::MakeCachePlan(layout, {.policy = "full"}, nullptr, device.type());
+  const auto cache = plan->Create(device, plan->BytesFor(prompt + kSteps));
   const kv::SequenceId id = cache->Create();
   const Buffer logits = device.Allocate(static_cast<size_t>(config.vocab) * sizeof(float));
   std::vector<double> times;

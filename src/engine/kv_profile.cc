@@ -46,8 +46,8 @@ std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
 }
 
 std::string PlanWarning(const kv::CachePlan& plan, const kv::Profile* profile) {
-  // Models with sliding windows have no profiles.
-  if (plan.heads() == nullptr || !plan.layout().windowed.empty()) return plan.Warning();
+  // Models with sliding windows or states have no profiles.
+  if (plan.heads() == nullptr || !plan.layout().uniform()) return plan.Warning();
   const bool hashes = plan.retriever() == "hata";
   if (profile == nullptr) {
     return std::string(

@@ -136,7 +136,7 @@ KvOptions WithMeasuredSources(const KvOptions& options, Device& device, Stream& 
   KvOptions resolved = options;
   if (options.policy != "litecache" || options.prefetch != "auto" ||
       device.type() != DeviceType::kCuda || decoder.config().layers < 2 ||
-      !decoder.config().windowed.empty()) {
+      !decoder.config().uniform()) {
     return resolved;
   }
   const auto sources = kv::MeasuredSources(MeasurePredictions(device, stream, decoder));

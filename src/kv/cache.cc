@@ -11,6 +11,10 @@ namespace {
 
 }  // namespace
 
+void Cache::Recur(Stream&, int64_t layer, const Step&, const ops::GatedDeltaWeights&,
+                  const ops::GatedDeltaInputs&, const MatrixView&, const MatrixView&) {
+  LC_CHECK(false, "layer {} of a cache without states", layer);
+}
 void Cache::Truncate(SequenceId, int64_t) {
   throw Unsupported("KV policy '{}' cannot take back tokens here", policy());
 }

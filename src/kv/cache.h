@@ -15,6 +15,7 @@
 #include "device/device.h"
 #include "litecache/kv_stats.h"
 #include "ops/attention/softmax.h"
+#include "ops/recurrence/gated_delta.h"
 
 namespace litecache::kv {
 
@@ -37,9 +38,21 @@ struct Layout {
   // Sliding windows: layers [layers] that attend the last `window` tokens only, their own included.
   int64_t window = 0;
   std::vector<bool> windowed = {};  // empty: none
+  // Layers [layers] that keep a state of this shape instead of rows.
+  ops::GatedDeltaShape delta = {};
+  std::vector<bool> recurrent = {};  // empty: none
 
   // Layers that attend the whole context.
-  int64_t whole_layers() const { return layers - std::ranges::count(windowed, true); }
+  int64_t whole_layers() const {
+    return layers - std::ranges::count(windowed, true) - std::ranges::count(recurrent, true);
+  }
+  // Whether all layers do.
+  bool uniform() const { return windowed.empty() && recurrent.empty(); }
+  // Bytes of a sequence's states.
+  uint64_t state_bytes() const {
+    return static_cast<uint64_t>(std::ranges::count(recurrent, true) * delta.state_floats()) *
+           sizeof(float);
+  }
 
   // Bytes of one token's K and V over all heads of the layers that attend the whole context.
   uint64_t token_bytes() const {
@@ -171,6 +184,11 @@ class Cache {
   virtual void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                       const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
                       const MatrixView& out) = 0;
+  // The place of Attend() in a recurrent layer: updates its state with the step's tokens and writes
+  // what they read from it (ops::GatedDelta). convolved [T, channels] f32: scratch, on a GPU only.
+  virtual void Recur(Stream& stream, int64_t layer, const Step& step,
+                     const ops::GatedDeltaWeights& weights, const ops::GatedDeltaInputs& in,
+                     const MatrixView& convolved, const MatrixView& out);
   // Commits the step's tokens to their sequences. Call after the last layer.
   virtual void EndStep(const Step& step) = 0;
 

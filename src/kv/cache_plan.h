@@ -69,15 +69,15 @@ std::unique_ptr<CachePlan> PlanStreamingCache(const Layout& layout, const KvOpti
 std::unique_ptr<CachePlan> PlanKvprCache(const Layout& layout, const KvOptions& options,
                                          DeviceType device);
 
-// For a layout with sliding windows: layers that attend the whole context have the cache of
-// options.policy, without a profile and predictions, the others their windows in device memory.
-// Throws Unsupported for prefetch other than auto and off.
-std::unique_ptr<CachePlan> PlanWindowedCache(const Layout& layout, const KvOptions& options,
-                                             DeviceType device);
+// For a layout with sliding windows or states: layers that attend the whole context have the cache
+// of options.policy, without a profile and predictions, the others their windows or states in
+// device memory. Throws Unsupported for prefetch other than auto and off.
+std::unique_ptr<CachePlan> PlanMixedCache(const Layout& layout, const KvOptions& options,
+                                          DeviceType device);
 
-// profile: null if there is none; not used for a layout with sliding windows. device: where the
+// profile: null if there is none; not used for a layout that is not uniform. device: where the
 // cache will be created. Throws InvalidArgument for bad options or a bad layout (CheckLayout), and
-// as PlanWindowedCache.
+// as PlanMixedCache.
 std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& options,
                                          std::shared_ptr<const Profile> profile,
                                          DeviceType device = DeviceType::kCpu);

@@ -39,6 +39,11 @@ class ForwardingCache : public Cache {
               const MatrixView& out) override {
     inner_.Attend(stream, layer, step, q, k, v, softmax, out);
   }
+  void Recur(Stream& stream, int64_t layer, const Step& step, const ops::GatedDeltaWeights& weights,
+             const ops::GatedDeltaInputs& in, const MatrixView& convolved,
+             const MatrixView& out) override {
+    inner_.Recur(stream, layer, step, weights, in, convolved, out);
+  }
   void EndStep(const Step& step) override { inner_.EndStep(step); }
   Stats GetStats() const override { return inner_.GetStats(); }
   std::span<const HeadCounters> Heads() const override { return inner_.Heads(); }

@@ -46,6 +46,31 @@ void Round(std::span<const float> values, DType dtype, void* out) {
   }
 }
 
+// Where a matrix's rows are in its tensor.
+class RowOrder {
+ public:
+  // paired_heads: Checkpoint::Tensor's. gated_dim: WeightTypes::GatedHeadDim's.
+  RowOrder(int64_t rows, int64_t paired_heads, int64_t gated_dim)
+      : paired_dim_(paired_heads == 0 ? 0 : rows / paired_heads),
+        gated_dim_(gated_dim),
+        half_(rows / 2) {
+    LC_CHECK(paired_heads == 0 || rows % (2 * paired_heads) == 0);
+    LC_CHECK(gated_dim == 0 || rows % (2 * gated_dim) == 0);
+  }
+  int64_t operator()(int64_t row) const {
+    if (paired_dim_ != 0) {
+      const int64_t at = row % paired_dim_, half = paired_dim_ / 2;
+      return row - at + at % half * 2 + at / half;
+    }
+    if (gated_dim_ == 0) return row;
+    const int64_t gate = row / half_, query = row % half_, at = query % gated_dim_;
+    return 2 * (query - at) + gate * gated_dim_ + at;
+  }
+
+ private:
+  int64_t paired_dim_, gated_dim_, half_;
+};
+
 class CheckpointWeights final : public WeightStore {
  public:
   CheckpointWeights(Device& device, std::shared_ptr<const io::Checkpoint> checkpoint,
@@ -77,20 +102,21 @@ class CheckpointWeights final : public WeightStore {
     // Beside quantized matrices, which are read here, a mapped one would have Finish() read all
     // files once more.
     if (!types_.quantized_files() && found.format != nullptr && IsStoredAs(*found.format, view) &&
-        aligned && found.paired_heads == 0) {
+        aligned && found.paired_heads == 0 && types_.GatedHeadDim(name) == 0) {
       mapped_ = true;
       // Views are mutable only by type; nothing writes through a weight's view.
       view.data = const_cast<std::byte*>(found.data);
       return view;
     }
+    const RowOrder order(rows, found.paired_heads, types_.GatedHeadDim(name));
     if (passing_) buffers_.clear();
     buffers_.push_back(device_.Allocate(bytes));
     view.data = buffers_.back().data();
     if (stored != nullptr) {
-      Convert(*stored, types_.Rounding(name, cols), view);
+      Convert(*stored, types_.Rounding(name, cols), order, view);
       Report(stored->bytes());
     } else {
-      Convert(found, types_.Rounding(name, cols), view);
+      Convert(found, types_.Rounding(name, cols), order, view);
       Report(found.bytes);
     }
     return view;
@@ -157,20 +183,18 @@ class CheckpointWeights final : public WeightStore {
 
   // Writes the tensor [rows, cols] as `out` has it, rows in Transformers' order. rounding: values
   // are rounded to this format's, wherever `out` is not of it already; null: they are not.
-  void Convert(const Found& found, const BlockFormat* rounding, const MatrixView& out) const {
+  void Convert(const Found& found, const BlockFormat* rounding, const RowOrder& order,
+               const MatrixView& out) const {
     constexpr int64_t kGrain = int64_t{1} << 16;  // values
     const BlockFormat& format = *found.format;
     const int64_t blocks = out.cols / format.values;
-    const int64_t heads = found.paired_heads;
-    LC_CHECK(heads == 0 || out.rows % (2 * heads) == 0);
     const bool copies = IsStoredAs(format, out);
     AsCpu(*stream_).pool().ParallelFor(
         out.rows, std::max<int64_t>(1, kGrain / out.cols), [&](int64_t begin, int64_t end, int) {
           std::vector<float> values(static_cast<size_t>(out.cols));
           std::vector<std::byte> rounded;
           for (int64_t row = begin; row < end; ++row) {
-            const int64_t at = heads == 0 ? row : PairedRow(row, out.rows / heads);
-            const std::byte* from = found.data + at * blocks * format.bytes;
+            const std::byte* from = found.data + order(row) * blocks * format.bytes;
             auto* to = static_cast<std::byte*>(out.Rows(row, 1).data);
             if (copies) {
               std::memcpy(to, from, static_cast<size_t>(out.RowBytes()));
@@ -182,7 +206,8 @@ class CheckpointWeights final : public WeightStore {
         });
   }
 
-  void Convert(const StoredMatrix& from, const BlockFormat* rounding, const MatrixView& out) const {
+  void Convert(const StoredMatrix& from, const BlockFormat* rounding, const RowOrder& order,
+               const MatrixView& out) const {
     constexpr int64_t kTile = StoredMatrix::kTileRows;
     AsCpu(*stream_).pool().ParallelFor(
         (out.rows + kTile - 1) / kTile, 1, [&](int64_t begin, int64_t end, int) {
@@ -192,10 +217,10 @@ class CheckpointWeights final : public WeightStore {
           for (int64_t row = begin * kTile; row < std::min(end * kTile, out.rows); ++row) {
             auto* to = static_cast<std::byte*>(out.Rows(row, 1).data);
             if (out.dtype == DType::kBlocks && out.format == from.format()) {
-              reader->ToBlocks(row, to);
+              reader->ToBlocks(order(row), to);
               continue;
             }
-            reader->ToFloat(row, values.data());
+            reader->ToFloat(order(row), values.data());
             Put(values, rounding, out, to, &rounded);
           }
         });
@@ -217,20 +242,23 @@ class CheckpointWeights final : public WeightStore {
     Round(values, out.dtype, to);
   }
 
-  // Where row `row` is if the rows of a head's two halves are stored in pairs.
-  static int64_t PairedRow(int64_t row, int64_t head_rows) {
-    const int64_t head = row / head_rows, at = row % head_rows, half = head_rows / 2;
-    return head * head_rows + at % half * 2 + at / half;
+  // Filters of a convolution have a dimension of their own between channels and taps.
+  std::vector<int64_t> ShapeOf(const std::string& name, int64_t n) const {
+    const io::TensorInfo* info = checkpoint_->Find(name).info;
+    if (info == nullptr || info->shape.size() != 3 || !name.ends_with("conv1d.weight")) return {n};
+    const int64_t taps = info->shape.back();
+    return taps > 0 && n % taps == 0 ? std::vector<int64_t>{n / taps, 1, taps}
+                                     : std::vector<int64_t>{n};
   }
-
   float* Vector(const std::string& name, int64_t n) {
-    const Found found = Find(name, {n});
+    const Found found = Find(name, ShapeOf(name, n));
     float* out = NewVector(n);
     if (found.format->quantized()) {
       throw Unsupported("{}: the vector '{}' is quantized as {}", checkpoint_->path().string(),
                         name, found.format->name);
     }
-    Convert(found, nullptr, MatrixView::Of(out, DType::kF32, n, 1));
+    Convert(found, nullptr, RowOrder(n, found.paired_heads, 0),
+            MatrixView::Of(out, DType::kF32, n, 1));
     return out;
   }
 

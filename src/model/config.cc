@@ -54,16 +54,18 @@ DType ParseDType(const io::JsonFields& fields) {
   return DType::kF32;  // as Transformers assumes if the field is missing
 }
 
-// Whether the config is that of a language model with images, of which the language model can run.
-bool IsGemmaWithImages(const nlohmann::json& document) {
+// The config of the language model, if it is part of one that also reads images.
+nlohmann::json TextConfig(const nlohmann::json& document) {
   const auto list = document.find("architectures");
-  return list != document.end() && list->is_array() && !list->empty() &&
-         list->front() == "Gemma3ForConditionalGeneration";
+  if (list == document.end() || !list->is_array() || list->empty()) return document;
+  if (list->front() == "Gemma3ForConditionalGeneration") return GemmaTextConfig(document);
+  if (list->front() != "Qwen3_5ForConditionalGeneration") return document;
+  return InnerTextConfig(document, "Qwen3_5ForCausalLM");
 }
 
 // The contents of a config.json; `name` begins messages.
 ModelConfig ParseConfig(const nlohmann::json& whole, const std::string& name) {
-  const nlohmann::json document = IsGemmaWithImages(whole) ? GemmaTextConfig(whole) : whole;
+  const nlohmann::json document = TextConfig(whole);
   const io::JsonFields fields(document, name);
   const FamilySpec& spec = FindFamily(fields);
 
@@ -90,7 +92,8 @@ ModelConfig ParseConfig(const nlohmann::json& whole, const std::string& name) {
 // Weights of a model of whose experts each layer has so many.
 int64_t CountParameters(const ModelConfig& c, int64_t experts) {
   const bool opt = c.family == Family::kOpt;
-  const int64_t attention_weights = c.hidden * (2 * c.q_width() + 2 * c.kv_width());
+  const int64_t attention_weights =
+      c.hidden * ((c.output_gate ? 3 : 2) * c.q_width() + 2 * c.kv_width());
   const int64_t attention_biases =
       (c.attention_bias ? c.q_width() + 2 * c.kv_width() : 0) +
       (c.attention_output_bias ? c.hidden : 0) + (c.qk_norm ? 2 * c.head_dim : 0) +
@@ -107,8 +110,12 @@ int64_t CountParameters(const ModelConfig& c, int64_t experts) {
   const int64_t router = c.hidden + (c.experts.bias ? 1 : 0);
   int64_t expert = router + 3 * c.hidden * c.experts.intermediate;
   if (c.experts.bias) expert += 2 * c.experts.intermediate + c.hidden;
-  int64_t total = c.layers * (attention_weights + attention_biases + layer_norms * norm);
+  const ops::GatedDeltaShape& d = c.delta;
+  const int64_t delta_weights = c.hidden * (d.channels() + 2 * d.width() + 2 * d.value_heads) +
+                                d.channels() * d.taps + 2 * d.value_heads + d.value_dim;
+  int64_t total = c.layers * layer_norms * norm;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
+    total += c.is_recurrent(layer) ? delta_weights : attention_weights + attention_biases;
     total += c.has_experts(layer) ? experts * expert + (c.experts.count - experts) * router
                                   : mlp_matrices * c.hidden * c.intermediate + mlp_biases;
   }
@@ -137,6 +144,17 @@ ModelConfig ModelConfig::FromModel(const std::filesystem::path& model) {
 
 ModelConfig ModelConfig::FromJson(const std::string& text, const std::string& name) {
   return ParseConfig(io::ParseJson(text, name), name);
+}
+
+nlohmann::json InnerTextConfig(const nlohmann::json& document, const char* architecture) {
+  nlohmann::json text = document.value("text_config", nlohmann::json::object());
+  if (!text.is_object()) return document;
+  text["architectures"] = {architecture};
+  for (const char* key : {"dtype", "torch_dtype", "eos_token_id", "bos_token_id",
+                          "tie_word_embeddings", "quantization_config"}) {
+    if (document.contains(key)) text[key] = document[key];
+  }
+  return text;
 }
 
 void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim,

@@ -28,6 +28,7 @@ enum class Family {
   kOlmo3,
   kGemma3,
   kQwen3Moe,
+  kQwen3_5,
   kOlmoe,
   kMixtral,
   kGptOss,
@@ -118,6 +119,10 @@ struct ModelConfig {
   // Sliding windows: layers [layers] that attend the last `window` tokens only; empty: none.
   int64_t window = 0;
   std::vector<bool> windowed;
+  bool output_gate = false;  // of attention: sigmoid, by rows of q_proj behind each head's own
+  // Layers [layers] with a Gated DeltaNet of this shape instead of attention; empty: none.
+  ops::GatedDeltaShape delta;
+  std::vector<bool> recurrent;
   bool attention_sinks = false;  // learned ones (ops/attention/softmax.h), not first tokens
   ops::GateFunction gate_function = ops::kSilu;  // of feed-forward blocks
   ExpertConfig experts;
@@ -140,6 +145,11 @@ struct ModelConfig {
   bool has_window(int64_t layer) const {
     return !windowed.empty() && windowed[static_cast<size_t>(layer)];
   }
+  bool is_recurrent(int64_t layer) const {
+    return !recurrent.empty() && recurrent[static_cast<size_t>(layer)];
+  }
+  // Whether all layers attend the whole context.
+  bool uniform() const { return windowed.empty() && recurrent.empty(); }
   bool has_experts(int64_t layer) const {
     return experts.count > 0 &&
            (experts.dense.empty() || !experts.dense[static_cast<size_t>(layer)]);
@@ -148,7 +158,7 @@ struct ModelConfig {
   int64_t kv_width() const { return kv_heads * head_dim; }
   int64_t group() const { return q_heads / kv_heads; }
   kv::Layout kv_layout(DType dtype) const {
-    return {layers, q_heads, kv_heads, head_dim, dtype, hidden, window, windowed};
+    return {layers, q_heads, kv_heads, head_dim, dtype, hidden, window, windowed, delta, recurrent};
   }
   // Number of weights; tied embeddings count once.
   int64_t parameters() const;

@@ -65,6 +65,9 @@ RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions,
 RopeConfig ParseWindowRope(const io::JsonFields& fields, int64_t max_positions,
                            double default_theta);
 
+// The object `text_config` of a model with images, completed by what stands beside it, as the
+// config of `architecture`; the document itself if there is no such object.
+nlohmann::json InnerTextConfig(const nlohmann::json& document, const char* architecture);
 // The config of the language model in that of Gemma 3 with images (gemma3.cc).
 nlohmann::json GemmaTextConfig(const nlohmann::json& document);
 

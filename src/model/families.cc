@@ -8,9 +8,9 @@ namespace litecache::model {
 
 std::span<const FamilySpec> Families() {
   static const std::vector<FamilySpec> kFamilies = {
-      kLlamaSpec,   kMistralSpec, kQwen2Spec,   kQwen3Spec, kOlmo2Spec,  kPhi3Spec,
-      kSmolLm3Spec, kGlm4Spec,    kGraniteSpec, kOlmo3Spec, kGemma3Spec, kQwen3MoeSpec,
-      kOlmoeSpec,   kMixtralSpec, kGptOssSpec,  kOptSpec};
+      kLlamaSpec,   kMistralSpec, kQwen2Spec,   kQwen3Spec,  kOlmo2Spec,  kPhi3Spec,
+      kSmolLm3Spec, kGlm4Spec,    kGraniteSpec, kOlmo3Spec,  kGemma3Spec, kQwen3MoeSpec,
+      kQwen3_5Spec, kOlmoeSpec,   kMixtralSpec, kGptOssSpec, kOptSpec};
   return kFamilies;
 }
 
@@ -47,6 +47,8 @@ std::string_view Name(Family family) {
       return "gemma3_text";
     case Family::kQwen3Moe:
       return "qwen3_moe";
+    case Family::kQwen3_5:
+      return "qwen3_5_text";
     case Family::kOlmoe:
       return "olmoe";
     case Family::kMixtral:

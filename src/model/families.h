@@ -38,6 +38,7 @@ extern const FamilySpec kGraniteSpec;   // granite.cc
 extern const FamilySpec kOlmo3Spec;     // olmo2.cc
 extern const FamilySpec kGemma3Spec;    // gemma3.cc
 extern const FamilySpec kQwen3MoeSpec;  // qwen3.cc
+extern const FamilySpec kQwen3_5Spec;   // qwen3_5.cc
 extern const FamilySpec kOlmoeSpec;     // olmo2.cc
 extern const FamilySpec kMixtralSpec;   // llama.cc
 extern const FamilySpec kGptOssSpec;    // gpt_oss.cc

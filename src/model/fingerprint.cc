@@ -42,6 +42,13 @@ std::string Describe(const ModelConfig& c) {
     text += fmt::format(" window={} in ", c.window);
     for (const bool windowed : c.windowed) text += windowed ? '1' : '0';
   }
+  if (!c.recurrent.empty()) {
+    const ops::GatedDeltaShape& d = c.delta;
+    text += fmt::format(" delta={}x{} {}x{} taps={} in ", d.key_heads, d.key_dim, d.value_heads,
+                        d.value_dim, d.taps);
+    for (const bool recurrent : c.recurrent) text += recurrent ? '1' : '0';
+  }
+  if (c.output_gate) text += " output_gate";
   if (c.window_rope) {
     text += " window_rope=";
     for (const float frequency : MakeRopeTable(*c.window_rope, c.rotated()).inv_freq) {

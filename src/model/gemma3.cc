@@ -49,9 +49,7 @@ void ParseGemma3(const io::JsonFields& fields, ModelConfig& config) {
 }  // namespace
 
 nlohmann::json GemmaTextConfig(const nlohmann::json& document) {
-  nlohmann::json text = document.value("text_config", nlohmann::json::object());
-  if (!text.is_object()) return document;
-  text["architectures"] = {"Gemma3ForCausalLM"};
+  nlohmann::json text = InnerTextConfig(document, "Gemma3ForCausalLM");
   // What published configs leave out, as Transformers' Gemma3TextConfig sets it.
   for (const auto& [key, value] :
        std::initializer_list<std::pair<const char*, int64_t>>{{"vocab_size", 262208},
@@ -60,10 +58,6 @@ nlohmann::json GemmaTextConfig(const nlohmann::json& document) {
                                                               {"max_position_embeddings", 131072},
                                                               {"sliding_window", 4096}}) {
     if (!text.contains(key)) text[key] = value;
-  }
-  for (const char* key :
-       {"dtype", "torch_dtype", "eos_token_id", "bos_token_id", "quantization_config"}) {
-    if (document.contains(key)) text[key] = document[key];
   }
   return text;
 }

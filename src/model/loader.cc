@@ -38,15 +38,17 @@ uint64_t RequireMemory(const Device& device, const ModelConfig& config, const We
 // Null if all weights stay on the device.
 std::unique_ptr<WeightStream> MakeStream(Device& device, const ModelConfig& config,
                                          const LoadOptions& options) {
-  const auto placement = WeightPlacement::Of(config.layers, options.weights_on_device);
-  if (placement.offloaded == 0) return nullptr;
+  const double share = options.weights_on_device;
+  if (WeightPlacement::Of(config.layers, share).offloaded == 0) return nullptr;
   if constexpr (ops::cuda::kAvailable) {
-    if (device.type() == DeviceType::kCuda) return CreateCudaWeightStream(device, placement);
+    if (device.type() == DeviceType::kCuda) {
+      return CreateCudaWeightStream(device, WeightPlacement::Of(config, share));
+    }
   }
   throw InvalidArgument(
       "weights_on_device = {}: on the CPU all weights are in the host's memory; leave "
       "it at 100% or use a GPU",
-      options.weights_on_device);
+      share);
 }
 
 // Null if all experts stay on the device.

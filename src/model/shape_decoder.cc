@@ -128,10 +128,9 @@ WeightBytes EstimateWeights(const ModelConfig& config, const WeightTypes& types,
   CpuDevice device(1);
   WeightBytes counted;
   SpecOf(config.family)
-      .build(
-          device, config,
-          std::make_unique<ShapeWeights>(types, WeightPlacement::Of(config.layers, shares.layers),
-                                         shares.experts, gpu, &counted));
+      .build(device, config,
+             std::make_unique<ShapeWeights>(types, WeightPlacement::Of(config, shares.layers),
+                                            shares.experts, gpu, &counted));
   return counted;
 }
 
@@ -141,7 +140,7 @@ std::unique_ptr<Decoder> MakeShapeDecoder(Device& device, const ModelConfig& sha
   CheckExperts(config, options.experts_on_device);
   const WeightTypes types(config, options.dtype, options.quantization, nullptr);
   config.quantized = types.quantizes();
-  const auto placement = WeightPlacement::Of(config.layers, options.weights_on_device);
+  const auto placement = WeightPlacement::Of(config, options.weights_on_device);
   WeightBytes counted;
   auto decoder = SpecOf(config.family)
                      .build(device, config,

@@ -55,12 +55,21 @@ struct ConfigText {
   const char* fields;
 };
 constexpr const char* kGemma3 = "Gemma3ForCausalLM";
+constexpr const char* kQwen3_5Model = "Qwen3_5ForCausalLM";
 constexpr const char* kGptOssModel = "GptOssForCausalLM";
 constexpr ConfigText kConfigs[] = {
     {"qwen3-30b-a3b", "Qwen3MoeForCausalLM", R"("hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48,
       "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128, "vocab_size": 151936,
       "max_position_embeddings": 262144, "rope_theta": 10000000, "rms_norm_eps": 1e-6, "num_experts": 128,
       "num_experts_per_tok": 8, "moe_intermediate_size": 768, "norm_topk_prob": true)"},
+    {"qwen3.5-9b", kQwen3_5Model, R"("hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 32,
+      "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 248320,
+      "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "linear_num_key_heads": 16, "linear_num_value_heads": 32,
+      "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25})"},
+    {"qwen3.5-27b", kQwen3_5Model, R"("hidden_size": 5120, "intermediate_size": 17408, "num_hidden_layers": 64,
+      "num_attention_heads": 24, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 248320,
+      "max_position_embeddings": 262144, "rms_norm_eps": 1e-6, "linear_num_key_heads": 16, "linear_num_value_heads": 48,
+      "rope_parameters": {"rope_type": "default", "rope_theta": 10000000, "partial_rotary_factor": 0.25})"},
     {"mixtral-8x7b", "MixtralForCausalLM", R"("hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
       "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "max_position_embeddings": 32768,
       "rope_theta": 1000000, "rms_norm_eps": 1e-5, "num_local_experts": 8, "num_experts_per_tok": 2)"},

@@ -13,6 +13,7 @@
 #include "model/device_rope.h"
 #include "model/step_decoder.h"
 #include "model/transformer_activations.h"
+#include "ops/dense/activation.h"
 #include "ops/dense/convert.h"
 #include "ops/dense/embedding.h"
 #include "ops/dense/gather.h"
@@ -28,6 +29,8 @@ namespace {
 struct Layer {
   const float* attention_norm = nullptr;  // [hidden], of the attention block's input
   LinearWeights q, k, v, o;
+  LinearWeights output_gate;  // of attention
+  DeltaBlock delta;           // instead of q, k and v, in recurrent layers
   // [head_dim], of each head; or [q_width] and [kv_width], of all heads together
   const float* q_norm = nullptr;
   const float* k_norm = nullptr;
@@ -64,7 +67,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       layers_.push_back(TakeLayer(i, fmt::format("{}layers.{}.", prefix, i)));
     }
     final_norm_ = Norm(prefix + "norm", c.hidden);
-    const DType dtype = layers_.front().q.weight.dtype;
+    const DType dtype = layers_.front().o.weight.dtype;
     if (c.tie_embeddings) {
       head_ = embedding_;
       FinishWeights(dtype, {});
@@ -94,7 +97,11 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       for (size_t p = 0; p + (together ? 1 : 0) < predicted.size(); ++p) {
         Predict(stream, step, predicted[p], cache, a);
       }
-      if (together) {
+      MatrixView mixed = a.attention;  // what the output projection takes
+      if (config().is_recurrent(i)) {
+        Recur(stream, step, i, cache, a);
+        mixed = a.delta.out;
+      } else if (together) {
         AttendAndPredict(stream, step, i, predicted.back(), cache, a);
       } else {
         Attend(stream, step, i, cache, a);
@@ -103,9 +110,9 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       // chunk, none or one.
       if (i + 1 == config().layers && inputs.select) {
         if (inputs.logit_rows.empty()) return;
-        KeepSelected(stream, inputs.logit_rows, &a);
+        KeepSelected(stream, inputs.logit_rows, &mixed, &a);
       }
-      FeedForward(stream, i, a);
+      FeedForward(stream, i, mixed, a);
     }
     ops::RmsNorm(stream, a.x, final_norm_, Epsilon(), 1, a.h);
     ops::Linear(stream, a.h, head_, nullptr, logits);
@@ -114,11 +121,13 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     }
   }
 
-  static void KeepSelected(Stream& stream, std::span<const int32_t> rows,
+  static void KeepSelected(Stream& stream, std::span<const int32_t> rows, MatrixView* mixed,
                            TransformerActivations* a) {
-    ops::GatherRows(stream, a->attention, rows, a->logit_attention);
+    const MatrixView& kept = a->logit_mixed;
+    const auto view = MatrixView::Of(kept.data, kept.dtype, kept.rows, mixed->cols);
+    ops::GatherRows(stream, *mixed, rows, view);
     ops::GatherRows(stream, a->x, rows, a->logit_x);
-    a->attention = a->logit_attention;
+    *mixed = view;
     a->x = a->logit_x;
     for (MatrixView* view : {&a->h, &a->gate, &a->up}) *view = view->Rows(0, a->x.rows);
     if (a->experts.logits.rows > 0) a->experts = a->experts.Rows(0, a->x.rows);
@@ -149,7 +158,6 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
 
   Layer TakeLayer(int64_t index, const std::string& name) {
     const ModelConfig& c = config();
-    const LayerPlace kv{index, LayerPart::kKeyValue}, query{index, LayerPart::kQuery};
     const LayerPlace rest{index, LayerPart::kRest};
     Layer layer;
     const auto norm = [&](const std::string& norm_name) {
@@ -159,25 +167,13 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     layer.attention_output_norm = norm(c.norms.attention_output);
     layer.feed_forward_norm = norm(c.norms.feed_forward_input);
     layer.feed_forward_output_norm = norm(c.norms.feed_forward_output);
-    if (c.fused_qkv) {
-      const LinearWeights all = TakeLinear(kv, name + "self_attn.qkv_proj",
-                                           c.q_width() + 2 * c.kv_width(), c.hidden, false);
-      layer.q = RowsOf(all, 0, c.q_width());
-      layer.k = RowsOf(all, c.q_width(), c.kv_width());
-      layer.v = RowsOf(all, c.q_width() + c.kv_width(), c.kv_width());
+    if (c.is_recurrent(index)) {
+      const std::string delta = name + "linear_attn.";
+      layer.delta = TakeDelta(weights(), c.delta, c.hidden, Epsilon(), index, delta);
+      layer.o = TakeLinear(rest, delta + "out_proj", c.hidden, c.delta.width(), false);
     } else {
-      layer.q =
-          TakeLinear(query, name + "self_attn.q_proj", c.q_width(), c.hidden, c.attention_bias);
-      layer.k = TakeLinear(kv, name + "self_attn.k_proj", c.kv_width(), c.hidden, c.attention_bias);
-      layer.v = TakeLinear(kv, name + "self_attn.v_proj", c.kv_width(), c.hidden, c.attention_bias);
+      TakeAttention(index, name, &layer);
     }
-    layer.o =
-        TakeLinear(rest, name + "self_attn.o_proj", c.hidden, c.q_width(), c.attention_output_bias);
-    if (c.qk_norm || c.wide_qk_norm) {
-      layer.q_norm = Norm(name + "self_attn.q_norm", c.wide_qk_norm ? c.q_width() : c.head_dim);
-      layer.k_norm = Norm(name + "self_attn.k_norm", c.wide_qk_norm ? c.kv_width() : c.head_dim);
-    }
-    if (c.attention_sinks) layer.sinks = weights().Bias(name + "self_attn.sinks", c.q_heads);
     if (c.has_experts(index)) {
       LC_CHECK(!ChangesOutputs(c), "experts add to the residual stream by themselves");
       layer.experts = TakeLayerExperts(index, name);
@@ -194,6 +190,37 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     }
     layer.down = TakeLinear(rest, name + "mlp.down_proj", c.hidden, c.intermediate, c.mlp_bias);
     return layer;
+  }
+
+  // The matrices, norms and sinks of attention.
+  void TakeAttention(int64_t index, const std::string& name, Layer* attention) {
+    const ModelConfig& c = config();
+    const LayerPlace kv{index, LayerPart::kKeyValue}, query{index, LayerPart::kQuery};
+    const LayerPlace rest{index, LayerPart::kRest};
+    Layer& layer = *attention;
+    if (c.fused_qkv) {
+      const LinearWeights all = TakeLinear(kv, name + "self_attn.qkv_proj",
+                                           c.q_width() + 2 * c.kv_width(), c.hidden, false);
+      layer.q = RowsOf(all, 0, c.q_width());
+      layer.k = RowsOf(all, c.q_width(), c.kv_width());
+      layer.v = RowsOf(all, c.q_width() + c.kv_width(), c.kv_width());
+    } else {
+      const int64_t rows = c.output_gate ? 2 * c.q_width() : c.q_width();
+      layer.q = TakeLinear(query, name + "self_attn.q_proj", rows, c.hidden, c.attention_bias);
+      if (c.output_gate) {
+        layer.output_gate = RowsOf(layer.q, c.q_width(), c.q_width());
+        layer.q = RowsOf(layer.q, 0, c.q_width());
+      }
+      layer.k = TakeLinear(kv, name + "self_attn.k_proj", c.kv_width(), c.hidden, c.attention_bias);
+      layer.v = TakeLinear(kv, name + "self_attn.v_proj", c.kv_width(), c.hidden, c.attention_bias);
+    }
+    layer.o =
+        TakeLinear(rest, name + "self_attn.o_proj", c.hidden, c.q_width(), c.attention_output_bias);
+    if (c.qk_norm || c.wide_qk_norm) {
+      layer.q_norm = Norm(name + "self_attn.q_norm", c.wide_qk_norm ? c.q_width() : c.head_dim);
+      layer.k_norm = Norm(name + "self_attn.k_norm", c.wide_qk_norm ? c.kv_width() : c.head_dim);
+    }
+    if (c.attention_sinks) layer.sinks = weights().Bias(name + "self_attn.sinks", c.q_heads);
   }
 
   // The bytes that the layers with experts need at most for `rows` rows.
@@ -302,12 +329,27 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     const Layer& layer = layers_[static_cast<size_t>(index)];
     const MatrixView h = Normed(stream, a.x, layer.attention_norm, a.h);
     AwaitWeights(stream, index, LayerPart::kQuery);
-    Multiply(stream, h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
+    if (config().output_gate) {
+      Multiply(stream, h,
+               {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v),
+                Part(layer.output_gate, a.output_gate)});
+    } else {
+      Multiply(stream, h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
+    }
     Rotate(stream, index, RotationsOf(index, a), {Queries(layer, a.q), Keys(layer, a.k)});
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
     cache.Attend(stream, index, step, a.q, a.k, a.v, SoftmaxOf(layer), a.attention);
+    if (config().output_gate) ops::SigmoidMul(stream, a.output_gate, a.attention);
     // Not earlier: until here the cache's streams may project rows of this layer.
     ReleaseWeights(stream, index, LayerPart::kQuery);
+  }
+
+  // x -> what is read from the state of a recurrent layer (before the output projection).
+  void Recur(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
+             const TransformerActivations& a) const {
+    const Layer& layer = layers_[static_cast<size_t>(index)];
+    const MatrixView h = Normed(stream, a.x, layer.attention_norm, a.h);
+    RunDelta(stream, index, step, layer.delta, h, cache, a.delta);
   }
 
   bool PredictsTogether(const kv::Step& step) const {
@@ -378,12 +420,14 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     return last.rotations.as<float>();
   }
 
-  // x += o(attention); x += down(f(gate(norm(x))) * up(norm(x))), with norms where the model has
+  // x += o(mixed); x += down(f(gate(norm(x))) * up(norm(x))), with norms where the model has
   // them.
-  void FeedForward(Stream& stream, int64_t index, const TransformerActivations& a) const {
+  // mixed: the attention before its output projection, or what a recurrent layer has read.
+  void FeedForward(Stream& stream, int64_t index, const MatrixView& mixed,
+                   const TransformerActivations& a) const {
     const Layer& layer = layers_[static_cast<size_t>(index)];
     AwaitWeights(stream, index, LayerPart::kRest);
-    AddOutput(stream, a.attention, layer.o, layer.attention_output_norm, a);
+    AddOutput(stream, mixed, layer.o, layer.attention_output_norm, a);
     const MatrixView h = Normed(stream, a.x, layer.feed_forward_norm, a.h);
     const ops::GateFunction& function = config().gate_function;
     if (config().has_experts(index)) {

@@ -8,6 +8,7 @@
 #include "model/arena.h"
 #include "model/config.h"
 #include "model/decoder_base.h"
+#include "model/delta_block.h"
 #include "model/expert_block.h"
 
 namespace litecache::model {
@@ -23,13 +24,15 @@ struct TransformerActivations {
   MatrixView q;                 // [T, q_width] f32
   MatrixView k, v;              // [T, kv_width] f32
   MatrixView attention;         // [T, q_width]
+  MatrixView output_gate;       // [T, q_width] f32, of attention's output
+  DeltaActivations delta;       // of recurrent layers, instead of q, k, v and attention
   MatrixView gate, up;          // [T, intermediate]
   ExpertActivations experts;    // of layers with experts
   // [T, hidden] f32, of a block, in models that norm or scale it before they add it to x.
   MatrixView output;
   // The rows that get logits, after the last layer's attention.
-  MatrixView logit_x;          // [L, hidden] f32
-  MatrixView logit_attention;  // [L, q_width]
+  MatrixView logit_x;      // [L, hidden] f32
+  MatrixView logit_mixed;  // [L, q_width], or of a recurrent layer
   // Of steps that predict in the same product (at most kTogether rows): the layer's own rows, then
   // those of the later layer.
   MatrixView both_h;  // [2 T, hidden]
@@ -60,7 +63,7 @@ inline TransformerActivations PlaceTransformer(Arena& arena, const ModelConfig& 
   a.h = arena.Take(rows, config.hidden, product);
   if (ChangesOutputs(config)) a.output = arena.Take(rows, config.hidden);
   a.logit_x = arena.Take(logit_rows, config.hidden);
-  a.logit_attention = arena.Take(logit_rows, config.q_width(), product);
+  a.logit_mixed = arena.Take(logit_rows, std::max(config.q_width(), config.delta.width()), product);
   if (on_gpu) {
     for (MatrixView& q : a.next_q)
       q = arena.Take(std::max(2 * std::min(rows, kTogether), PredictedRows(rows, logit_rows)),
@@ -77,7 +80,12 @@ inline TransformerActivations PlaceTransformer(Arena& arena, const ModelConfig& 
   a.k = arena.Take(rows, config.kv_width());
   a.v = arena.Take(rows, config.kv_width());
   a.attention = arena.Take(rows, config.q_width(), product);
+  if (config.output_gate) a.output_gate = arena.Take(rows, config.q_width());
   arena.Rewind(shared);
+  if (!config.recurrent.empty()) {
+    a.delta = PlaceDelta(arena, config.delta, product, rows, on_gpu);
+    arena.Rewind(shared);
+  }
   if (config.experts.count > 0) {
     a.experts = PlaceExperts(arena, config.experts, rows, expert_scratch);
     arena.Rewind(shared);

@@ -16,6 +16,15 @@ WeightPlacement WeightPlacement::Of(int64_t layers, double on_device) {
   return {layers, layers - std::llround(on_device * static_cast<double>(layers))};
 }
 
+WeightPlacement WeightPlacement::Of(const ModelConfig& config, double on_device) {
+  const WeightPlacement placement = Of(config.layers, on_device);
+  if (placement.offloaded == 0 || config.recurrent.empty()) return placement;
+  throw Unsupported(
+      "weights_on_device = {}: the weights of a model with recurrent layers stay on the device; "
+      "leave it at 100%",
+      on_device);
+}
+
 int64_t WeightPlacement::LayersAhead() const {
   int64_t ahead = layers;
   for (int64_t first = 0; first < layers; ++first) {

@@ -31,6 +31,9 @@ struct WeightPlacement {
 
   // on_device: the share of the layers whose matrices stay on the device, in [0, 1].
   static WeightPlacement Of(int64_t layers, double on_device);
+  // The same for a model's. Throws Unsupported for layers that do not have the same matrices: those
+  // that share a place are equally large.
+  static WeightPlacement Of(const ModelConfig& config, double on_device);
   bool Offloads(int64_t layer) const {
     return (layer + 1) * offloaded / layers > layer * offloaded / layers;
   }

@@ -97,8 +97,10 @@ Quantization Quantization::Parse(std::string_view text) {
 const BlockFormat* Quantization::Of(std::string_view name, int64_t cols) const {
   const std::string_view module = ModuleOf(name);
   // Learned positions are added, not multiplied: they stay. So do experts' routers, whose errors
-  // exchange experts, and which are a thousandth of a model.
-  if (format == nullptr || module == "embed_positions" || module == "gate" || module == "router") {
+  // exchange experts, and the rates of recurrent layers, whose errors add up over tokens: they are
+  // a thousandth of a model.
+  if (format == nullptr || module == "embed_positions" || module == "gate" || module == "router" ||
+      module == "in_proj_a" || module == "in_proj_b") {
     return nullptr;
   }
   for (const auto& [of, other] : modules) {
@@ -117,7 +119,8 @@ WeightTypes::WeightTypes(const ModelConfig& config, std::optional<DType> dtype,
                          std::shared_ptr<const io::Checkpoint> checkpoint)
     : quantization_(std::move(quantization)),
       checkpoint_(std::move(checkpoint)),
-      stored_(config.quantization) {
+      stored_(config.quantization),
+      gated_head_dim_(config.output_gate ? config.head_dim : 0) {
   if (dtype == DType::kF32) {
     dtype_ = DType::kF32;
   } else if (quantization_.format != nullptr || config.quantized) {
@@ -158,6 +161,10 @@ std::unique_ptr<StoredMatrix> WeightTypes::Stored(const std::string& name, int64
   if (auto stacked = FindStackedExpert(*checkpoint_, name, rows, cols)) return stacked;
   if (!stored_) return nullptr;
   return QuantizedMatrix::Find(*checkpoint_, *stored_, name, rows, cols);
+}
+
+int64_t WeightTypes::GatedHeadDim(const std::string& name) const {
+  return ModuleOf(name) == "q_proj" ? gated_head_dim_ : 0;
 }
 
 bool ConvertsWeights(const ModelConfig& config, std::optional<DType> dtype) {

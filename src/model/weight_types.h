@@ -48,6 +48,9 @@ class WeightTypes {
   // The matrix as a directory has it that quantizes weights or stacks experts; null: it is plain,
   // or missing.
   std::unique_ptr<StoredMatrix> Stored(const std::string& name, int64_t rows, int64_t cols) const;
+  // Not 0: in files, the rows that gate the attention's output follow each head's own in this
+  // matrix; the head's dimension. In memory they follow those of all heads.
+  int64_t GatedHeadDim(const std::string& name) const;
   bool quantized_files() const { return stored_.has_value(); }  // of such a directory
   // Whether matrices are blocks in memory.
   bool quantizes() const { return quantizes_; }
@@ -62,6 +65,7 @@ class WeightTypes {
   Quantization quantization_;
   std::shared_ptr<const io::Checkpoint> checkpoint_;  // null: no matrix has a type of its own
   std::optional<QuantizationConfig> stored_;          // of the checkpoint
+  int64_t gated_head_dim_ = 0;                        // 0: no output is gated
 };
 
 // Whether matrices that are not quantized are converted to another type, `dtype` or, if there is

@@ -116,9 +116,10 @@ Recording Record(Device& device, Stream& stream, model::Decoder& decoder,
   const model::ModelConfig& config = decoder.config();
   Recording recording;
   recording.layout = config.kv_layout(decoder.kv_dtype());
-  if (!config.windowed.empty()) {
+  if (!config.uniform()) {
     throw Unsupported(
-        "a model with sliding windows has no profile: policy litecache works without one");
+        "a model with sliding windows or states has no profile: policy litecache works without "
+        "one");
   }
   recording.tokens = n;
   recording.steps = options.steps;

@@ -41,10 +41,10 @@ class PoliciesTest : public ::testing::TestWithParam<std::string> {
 
   // Those that can run the family's model.
   static std::vector<PolicySetting> PoliciesFor(const FixtureModel& model) {
-    const bool windows = !model::ModelConfig::FromModel(model.path()).windowed.empty();
+    const bool uniform = model::ModelConfig::FromModel(model.path()).uniform();
     std::vector<PolicySetting> policies = PolicySettings();
     std::erase_if(policies,
-                  [&](const PolicySetting& policy) { return windows && policy.predicts; });
+                  [&](const PolicySetting& policy) { return !uniform && policy.predicts; });
     return policies;
   }
   const std::vector<PolicySetting>& Policies() const { return policies_; }

@@ -142,7 +142,8 @@ INSTANTIATE_TEST_SUITE_P(Models, BatchTest,
                                            Case{"llama-llama3", false}, Case{"qwen3", false},
                                            Case{"olmo2", false}, Case{"phi3", false},
                                            Case{"smollm3", false}, Case{"glm4", true},
-                                           Case{"granite", false}, Case{"opt", false},
+                                           Case{"granite", false}, Case{"gpt_oss", true},
+                                           Case{"qwen3_5_text", false}, Case{"opt", false},
                                            Case{"opt-post-norm", false}),
                          [](const auto& info) {
                            std::string name = info.param.fixture;

@@ -132,6 +132,50 @@ TEST(ConfigTest, GptOss) {
   EXPECT_ERROR(Parse(With(gpt, "swiglu_limit", -1)), FileError, "swiglu_limit");
 }
 
+TEST(ConfigTest, Qwen3_5) {
+  // Qwen3.5-27B's config, shortened: the model also reads images.
+  const json text = json::parse(R"({"attention_bias":false,"attn_output_gate":true,
+      "dtype":"bfloat16","eos_token_id":248044,"full_attention_interval":4,"head_dim":256,
+      "hidden_act":"silu","hidden_size":5120,"intermediate_size":17408,"linear_conv_kernel_dim":4,
+      "linear_key_head_dim":128,"linear_num_key_heads":16,"linear_num_value_heads":48,
+      "linear_value_head_dim":128,"max_position_embeddings":262144,"model_type":"qwen3_5_text",
+      "num_attention_heads":24,"num_hidden_layers":64,"num_key_value_heads":4,
+      "rms_norm_eps":1e-06,"rope_parameters":{"mrope_interleaved":true,
+      "mrope_section":[11,11,10],"partial_rotary_factor":0.25,"rope_theta":10000000,
+      "rope_type":"default"},"vocab_size":248320})");
+  const json whole = {{"architectures", {"Qwen3_5ForConditionalGeneration"}},
+                      {"model_type", "qwen3_5"},
+                      {"tie_word_embeddings", false},
+                      {"text_config", text}};
+  const ModelConfig config = Parse(whole);
+  EXPECT_EQ(config.family, Family::kQwen3_5);
+  EXPECT_EQ(config.weight_dtype, DType::kBF16);
+  EXPECT_EQ(config.eos_ids, std::vector<int32_t>{248044});
+  EXPECT_TRUE(config.output_gate && config.qk_norm && !config.uniform());
+  EXPECT_EQ(config.rotated(), 64);
+  EXPECT_EQ(config.rope.theta, 1e7);
+  EXPECT_EQ(config.delta, (ops::GatedDeltaShape{16, 48, 128, 128, 4}));
+  for (int64_t layer = 0; layer < 64; ++layer) {
+    EXPECT_EQ(config.is_recurrent(layer), layer % 4 != 3) << layer;
+  }
+  const kv::Layout layout = config.kv_layout(DType::kBF16);
+  EXPECT_EQ(layout.whole_layers(), 16);
+  EXPECT_EQ(layout.token_bytes(), 65536u);
+  EXPECT_EQ(layout.state_bytes(), 48u * (48 * 128 * 128 + 3 * 10240) * 4);
+  EXPECT_EQ(config.parameters(), ModelConfig::FromShapeName("qwen3.5-27b").parameters());
+
+  const auto with = [&](const char* key, const json& value) {
+    return With(whole, "text_config", With(text, key, value));
+  };
+  EXPECT_ERROR(Parse(with("linear_num_value_heads", 40)), FileError, "linear_num_value_heads");
+  EXPECT_ERROR(Parse(with("linear_key_head_dim", 512)), FileError, "linear_key_head_dim");
+  EXPECT_ERROR(Parse(with("layer_types", json::array({"full_attention"}))), FileError,
+               "layer_types");
+  EXPECT_ERROR(Parse(with("layer_types", json(std::vector<std::string>(64, "mamba")))), Unsupported,
+               "layer_types", "mamba");
+  EXPECT_ERROR(Parse(with("attention_bias", true)), Unsupported, "attention_bias");
+}
+
 TEST(ConfigTest, Experts) {
   // Qwen3-30B-A3B's config, shortened.
   const json qwen = json::parse(R"({"architectures":["Qwen3MoeForCausalLM"],"head_dim":128,

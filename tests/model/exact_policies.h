@@ -102,8 +102,8 @@ class OffloadedWeightsTest : public ExactPoliciesTest {
                double bound) {
     std::vector<std::vector<std::vector<float>>> expected;
     decoder_ = load(1);
-    // Queries of models with windows are not predicted.
-    if (!decoder_->config().windowed.empty()) {
+    // Queries of models with windows or states are not predicted.
+    if (!decoder_->config().uniform()) {
       std::erase_if(policies,
                     [](const auto& item) { return item.second.prefetch != KvOptions().prefetch; });
     }

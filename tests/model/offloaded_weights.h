@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "expect_error.h"
 #include "model/exact_policies.h"
 
 namespace litecache::model {
@@ -17,6 +18,11 @@ std::vector<std::pair<std::string, KvOptions>> OffloadedPolicies();
 
 TEST_P(OffloadedWeightsTest, LogitsOfModels) {
   if (!on_gpu()) GTEST_SKIP() << "weights are copied to a GPU only";
+  if (!ModelConfig::FromModel(Directory(name())).recurrent.empty()) {
+    EXPECT_ERROR(LoadDecoder(device(), Directory(name()), {.weights_on_device = 0.5}), Unsupported,
+                 "weights_on_device = 0.5", "recurrent");
+    return;
+  }
   for (const bool f32 : {true, false}) {
     SCOPED_TRACE(::testing::Message() << "f32 " << f32);
     Compare(

@@ -11,6 +11,10 @@ ModelConfig Small(const char* shape) {
   ModelConfig config = ModelConfig::FromShapeName(shape);
   config.layers = 2;
   if (!config.windowed.empty()) config.windowed.resize(2);
+  if (!config.recurrent.empty()) {
+    config.recurrent = {true, false};
+    config.delta = {.key_heads = 2, .value_heads = 4, .key_dim = 24, .value_dim = 20, .taps = 4};
+  }
   config.vocab = 500;
   config.hidden = 128;
   config.embedding_dim = 128;
@@ -23,6 +27,7 @@ ModelConfig Small(const char* shape) {
   config.q_heads = 4;
   config.kv_heads = config.family == Family::kOpt ? 4 : 2;
   config.head_dim = 32;
+  if (config.rotary_dim > config.head_dim) config.rotary_dim = 8;
   config.max_context = 64;
   return config;
 }
@@ -35,8 +40,9 @@ std::vector<float> Logits(Decoder& decoder, CpuDevice& device) {
 
 TEST(RandomDecoderTest, EveryFamilyRunsAndSeedsDecide) {
   CpuDevice device(2);
-  for (const char* shape : {"llama3.2-1b", "mistral-7b", "qwen2.5-0.5b", "qwen3-8b", "opt-125m",
-                            "qwen3-30b-a3b", "mixtral-8x7b", "olmoe-7b", "gpt-oss-20b"}) {
+  for (const char* shape :
+       {"llama3.2-1b", "mistral-7b", "qwen2.5-0.5b", "qwen3-8b", "opt-125m", "qwen3-30b-a3b",
+        "mixtral-8x7b", "olmoe-7b", "gpt-oss-20b", "qwen3.5-9b"}) {
     const ModelConfig config = Small(shape);
     const auto first = RandomDecoder(device, config, 1, {});
     const auto again = RandomDecoder(device, config, 1, {});

@@ -39,6 +39,9 @@ TEST(ShapesTest, ParameterCountsArePublishedOnes) {
       {"qwen3-30b-a3b", 30'532'122'624},
       {"mixtral-8x7b", 46'702'792'704},
       {"olmoe-7b", 6'919'161'856},
+      // Without vision, as Transformers counts them.
+      {"qwen3.5-9b", 8'953'803'264},
+      {"qwen3.5-27b", 26'895'998'464},
       {"gpt-oss-20b", 20'914'757'184},
       {"gpt-oss-120b", 116'829'156'672},
   };

@@ -83,6 +83,10 @@ Json ConfigJson(const ModelConfig& c) {
   if (!c.windowed.empty()) {
     json["windows"] = {{"tokens", c.window}, {"layers", std::ranges::count(c.windowed, true)}};
   }
+  if (!c.recurrent.empty()) {
+    json["states"] = {{"layers", std::ranges::count(c.recurrent, true)},
+                      {"bytes", c.kv_layout(DType::kBF16).state_bytes()}};
+  }
   return json;
 }
 
@@ -116,6 +120,11 @@ std::string ConfigText(const ModelConfig& c) {
   if (!c.windowed.empty()) {
     line("windows", fmt::format("{} layers attend the last {} tokens",
                                 std::ranges::count(c.windowed, true), c.window));
+  }
+  if (!c.recurrent.empty()) {
+    line("states", fmt::format("{} layers keep a state instead of rows, {} a sequence",
+                               std::ranges::count(c.recurrent, true),
+                               FormatBytes(c.kv_layout(DType::kBF16).state_bytes())));
   }
   return text;
 }

@@ -92,7 +92,7 @@ std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& 
                                          std::shared_ptr<const Profile> profile,
                                          DeviceType device) {
   options.Validate();
-  if (!layout.windowed.empty()) return PlanWindowedCache(layout, options, device);
+  if (!layout.uniform()) return PlanMixedCache(layout, options, device);
   return FindPolicy(options.policy).plan(layout, options, std::move(profile), device);
 }
 

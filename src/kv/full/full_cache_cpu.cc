@@ -107,7 +107,7 @@ std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout, DeviceType device
 std::unique_ptr<Cache> CreateFullCache(Device& device, const Layout& layout,
                                        uint64_t budget_bytes) {
   CheckLayout(layout);
-  LC_CHECK(layout.windowed.empty(), "windows have a plan: kv/windows");
+  LC_CHECK(layout.uniform(), "windows and states have a plan: kv/mixed");
   if constexpr (ops::cuda::kAvailable) {
     if (device.type() == DeviceType::kCuda) {
       return CreateCudaFullCache(device, layout, budget_bytes);

@@ -21,6 +21,17 @@ void GateMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const
   cpu::GateMul(AsCpu(stream).pool(), gate, up, y, function);
 }
 
+void SigmoidMul(Stream& stream, const MatrixView& gate, const MatrixView& x) {
+  LC_CHECK(gate.dtype == DType::kF32 && gate.rows == x.rows && gate.cols == x.cols,
+           "gate [{}, {}], x [{}, {}]", gate.rows, gate.cols, x.rows, x.cols);
+  if (x.rows == 0 || x.cols == 0) return;
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::SigmoidMul(stream, gate, x);
+  }
+  LC_CHECK(x.dtype == DType::kF32);
+  cpu::SigmoidMul(AsCpu(stream).pool(), gate, x);
+}
+
 void Relu(Stream& stream, const MatrixView& x) {
   if constexpr (cuda::kAvailable) {
     if (cuda::RunsHere(stream)) return cuda::Relu(stream, x);

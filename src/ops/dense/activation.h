@@ -12,6 +12,9 @@ namespace litecache::ops {
 void GateMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y,
              const GateFunction& function = kSilu);
 
+// x /= 1 + exp(-gate) in place. gate, x [T, n] f32.
+void SigmoidMul(Stream& stream, const MatrixView& gate, const MatrixView& x);
+
 // x = max(x, 0) in place. x [T, n] f32.
 void Relu(Stream& stream, const MatrixView& x);
 

@@ -27,6 +27,14 @@ void GateMulRow(const float* gate, const float* up, int64_t n, GateFunction func
   });
 }
 
+void SigmoidMulRow(const float* gate, int64_t n, float* x) {
+  ForEachVector(n, [=](auto d, int64_t i) HWY_ATTR {
+    const auto one = hn::Set(d, 1.0f);
+    const auto denominator = hn::Add(one, Exp(d, hn::Neg(hn::LoadU(d, gate + i))));
+    hn::StoreU(hn::Div(hn::LoadU(d, x + i), denominator), d, x + i);
+  });
+}
+
 void ReluRow(float* x, int64_t n) {
   ForEachVector(n, [=](auto d, int64_t i) HWY_ATTR {
     hn::StoreU(hn::Max(hn::LoadU(d, x + i), hn::Zero(d)), d, x + i);
@@ -41,6 +49,7 @@ HWY_AFTER_NAMESPACE();
 namespace litecache::ops::cpu {
 
 HWY_EXPORT(GateMulRow);
+HWY_EXPORT(SigmoidMulRow);
 HWY_EXPORT(ReluRow);
 
 namespace {
@@ -74,6 +83,14 @@ void GateMul(ThreadPool& pool, const MatrixView& gate, const MatrixView& up, con
                [&](int64_t r, int64_t c, int64_t n) {
                  row(gate.Row<float>(r) + c, up.Row<float>(r) + c, n, function,
                      y.Row<float>(r) + c);
+               });
+}
+
+void SigmoidMul(ThreadPool& pool, const MatrixView& gate, const MatrixView& x) {
+  const auto row = HWY_DYNAMIC_DISPATCH(SigmoidMulRow);
+  ForEachPiece(pool, x.rows, x.cols, Contiguous(gate) && Contiguous(x),
+               [&](int64_t r, int64_t c, int64_t n) {
+                 row(gate.Row<float>(r) + c, n, x.Row<float>(r) + c);
                });
 }
 

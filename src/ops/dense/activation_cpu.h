@@ -9,6 +9,7 @@ namespace litecache::ops::cpu {
 
 void GateMul(ThreadPool& pool, const MatrixView& gate, const MatrixView& up, const MatrixView& y,
              const GateFunction& function);
+void SigmoidMul(ThreadPool& pool, const MatrixView& gate, const MatrixView& x);
 void Relu(ThreadPool& pool, const MatrixView& x);
 
 }  // namespace litecache::ops::cpu

@@ -35,6 +35,24 @@ __global__ void GateMulKernel(const In* gate, int64_t gate_stride, const In* up,
 }
 
 template <typename T, int kWidth>
+__global__ void SigmoidMulKernel(const float* gate, int64_t gate_stride, T* x, int64_t stride,
+                                 int64_t cols) {
+  LetNextKernelStart();
+  WaitForKernelBefore();
+  const int64_t r = blockIdx.x;
+  for (int64_t c = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth; c < cols;
+       c += int64_t{gridDim.y} * kThreads * kWidth) {
+    const Vector<float, kWidth> g = Load<kWidth>(gate + r * gate_stride + c);
+    const Vector<T, kWidth> v = Load<kWidth>(x + r * stride + c);
+    float values[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i)
+      values[i] = static_cast<float>(v.at[i]) / (1.0f + expf(-g.at[i]));
+    Store<kWidth>(x + r * stride + c, values);
+  }
+}
+
+template <typename T, int kWidth>
 __global__ void ReluKernel(T* x, int64_t stride, int64_t cols) {
   LetNextKernelStart();
   WaitForKernelBefore();
@@ -74,6 +92,20 @@ void GateMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const
   } else {
     LC_CHECK(gate.dtype == DType::kF32 && y.dtype == DType::kF32, "f32 or bf16");
     wide ? launch.operator()<float, float, 4>() : launch.operator()<float, float, 1>();
+  }
+}
+
+void SigmoidMul(Stream& stream, const MatrixView& gate, const MatrixView& x) {
+  const auto launch = [&]<typename T, int kWidth>() {
+    LaunchOverlapping(AsCuda(stream), SigmoidMulKernel<T, kWidth>, GridOf(x, kWidth), kThreads, 0,
+                      gate.Row<const float>(0), gate.stride, x.Row<T>(0), x.stride, x.cols);
+  };
+  const bool wide = Aligned(gate, 4) && Aligned(x, 4);
+  if (x.dtype == DType::kBF16) {
+    wide ? launch.operator()<__nv_bfloat16, 4>() : launch.operator()<__nv_bfloat16, 1>();
+  } else {
+    LC_CHECK(x.dtype == DType::kF32, "f32 or bf16");
+    wide ? launch.operator()<float, 4>() : launch.operator()<float, 1>();
   }
 }
 

@@ -8,9 +8,11 @@
 namespace litecache::ops::cuda {
 
 // y = function(gate, up), all in one dtype (bf16 or f32), or only y in bf16; y may alias gate if
-// the dtypes are equal; arithmetic in f32. Relu: bf16 or f32.
+// the dtypes are equal; arithmetic in f32. SigmoidMul, Relu: x is bf16
+// or f32.
 void GateMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y,
              const GateFunction& function);
+void SigmoidMul(Stream& stream, const MatrixView& gate, const MatrixView& x);
 void Relu(Stream& stream, const MatrixView& x);
 
 }  // namespace litecache::ops::cuda

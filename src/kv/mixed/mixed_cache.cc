@@ -1,4 +1,4 @@
-#include "kv/windows/windowed_cache.h"
+#include "kv/mixed/mixed_cache.h"
 
 #include <algorithm>
 #include <utility>
@@ -10,7 +10,7 @@
 namespace litecache::kv {
 namespace {
 
-using windows::Parts;
+using mixed::Parts;
 
 // The model's projection for the layers of one part.
 class PartProjection final : public KeyValueProjection {
@@ -30,19 +30,19 @@ class PartProjection final : public KeyValueProjection {
   KeyValueProjection* model_ = nullptr;
 };
 
-class WindowedCache final : public Cache {
+class MixedCache final : public Cache {
  public:
-  WindowedCache(const Layout& layout, const Parts& parts, std::string policy,
-                const TierBytes& budget, std::unique_ptr<Cache> whole,
-                std::unique_ptr<Cache> window)
+  MixedCache(const Layout& layout, const Parts& parts, std::string policy, const TierBytes& budget,
+             PartCaches caches)
       : layout_(layout),
         parts_(parts),
         policy_(std::move(policy)),
         budget_(budget),
-        whole_(std::move(whole)),
-        window_(std::move(window)),
+        whole_(std::move(caches.whole)),
+        window_(std::move(caches.window)),
+        recurrent_(std::move(caches.recurrent)),
         projection_(parts.whole.model_layers) {
-    for (Cache* cache : {whole_.get(), window_.get()}) {
+    for (Cache* cache : {whole_.get(), window_.get(), recurrent_.get()}) {
       if (cache != nullptr) caches_.push_back(cache);
     }
     LC_CHECK(!caches_.empty());
@@ -59,10 +59,11 @@ class WindowedCache final : public Cache {
   }
   void AllocateAhead(const TierBytes& bytes) override {
     TierBytes rest = bytes;
-    if (window_ != nullptr) {
-      const uint64_t windows = static_cast<uint64_t>(sequences_) * window_->BytesFor(1).device;
-      const uint64_t share = std::min(windows, rest.device);
-      window_->AllocateAhead({.device = share});
+    for (Cache* cache : {window_.get(), recurrent_.get()}) {
+      if (cache == nullptr) continue;
+      const uint64_t needed = static_cast<uint64_t>(sequences_) * cache->BytesFor(1).device;
+      const uint64_t share = std::min(needed, rest.device);
+      cache->AllocateAhead({.device = share});
       rest.device -= share;
     }
     if (whole_ != nullptr) whole_->AllocateAhead(rest);
@@ -82,13 +83,13 @@ class WindowedCache final : public Cache {
   }
   int64_t Length(SequenceId id) const override { return caches_.front()->Length(id); }
 
-  // If the second part has no room, what the first has reserved stays with its sequences, which may
+  // If a part has no room, what those before it have reserved stays with their sequences, which may
   // begin the step again.
   void BeginStep(const Step& step) override {
     for (Cache* cache : caches_) cache->BeginStep(step);
   }
   std::optional<uint64_t> ReplayKey(const Step& step) const override {
-    RecordingKey key("windows");
+    RecordingKey key("mixed");
     for (const Cache* cache : caches_) {
       const std::optional<uint64_t> part = cache->ReplayKey(step);
       if (!part) return std::nullopt;
@@ -100,16 +101,22 @@ class WindowedCache final : public Cache {
   bool WantsInputs() const override { return whole_ != nullptr && whole_->WantsInputs(); }
   void KeepInputs(Stream& stream, int64_t layer, const Step& step, const MatrixView& x,
                   KeyValueProjection* projection) override {
-    const auto [in_window, index] = PlaceOf(layer);
-    if (in_window || !WantsInputs()) return;
+    const auto [cache, index] = PlaceOf(layer);
+    if (cache != whole_.get() || !WantsInputs()) return;
     projection_.Use(projection);
     whole_->KeepInputs(stream, index, step, x, projection != nullptr ? &projection_ : nullptr);
   }
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
               const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
               const MatrixView& out) override {
-    const auto [in_window, index] = PlaceOf(layer);
-    (in_window ? window_ : whole_)->Attend(stream, index, step, q, k, v, softmax, out);
+    const auto [cache, index] = PlaceOf(layer);
+    cache->Attend(stream, index, step, q, k, v, softmax, out);
+  }
+  void Recur(Stream& stream, int64_t layer, const Step& step, const ops::GatedDeltaWeights& weights,
+             const ops::GatedDeltaInputs& in, const MatrixView& convolved,
+             const MatrixView& out) override {
+    const auto [cache, index] = PlaceOf(layer);
+    cache->Recur(stream, index, step, weights, in, convolved, out);
   }
   void EndStep(const Step& step) override {
     for (Cache* cache : caches_) cache->EndStep(step);
@@ -117,13 +124,14 @@ class WindowedCache final : public Cache {
 
   Stats GetStats() const override {
     Stats stats = whole_ != nullptr ? whole_->GetStats() : Stats();
-    if (window_ != nullptr) {
-      const Stats of_window = window_->GetStats();
+    for (const Cache* cache : {window_.get(), recurrent_.get()}) {
+      if (cache == nullptr) continue;
+      const Stats of_part = cache->GetStats();
       for (TierBytes Stats::*bytes : {&Stats::peak, &Stats::used, &Stats::provided}) {
-        stats.*bytes += of_window.*bytes;
+        stats.*bytes += of_part.*bytes;
       }
-      stats.bytes_read += of_window.bytes_read;
-      stats.bytes_written += of_window.bytes_written;
+      stats.bytes_read += of_part.bytes_read;
+      stats.bytes_written += of_part.bytes_written;
     }
     stats.capacity = budget_;
     return stats;
@@ -134,9 +142,14 @@ class WindowedCache final : public Cache {
   }
 
  private:
-  std::pair<bool, int64_t> PlaceOf(int64_t layer) const {
+  // The cache that has the layer, and the layer's index there.
+  std::pair<Cache*, int64_t> PlaceOf(int64_t layer) const {
     LC_CHECK(layer >= 0 && layer < layout_.layers);
-    return parts_.places[static_cast<size_t>(layer)];
+    const auto& [part, index] = parts_.places[static_cast<size_t>(layer)];
+    const auto& cache = part == &Parts::whole    ? whole_
+                        : part == &Parts::window ? window_
+                                                 : recurrent_;
+    return {cache.get(), index};
   }
   template <class F>
   TierBytes Sum(const F& bytes_of) const {
@@ -156,7 +169,7 @@ class WindowedCache final : public Cache {
   const Parts parts_;
   const std::string policy_;
   const TierBytes budget_;
-  std::unique_ptr<Cache> whole_, window_;
+  std::unique_ptr<Cache> whole_, window_, recurrent_;
   std::vector<Cache*> caches_;  // those that exist
   PartProjection projection_;
   int64_t sequences_ = 0;
@@ -164,12 +177,10 @@ class WindowedCache final : public Cache {
 
 }  // namespace
 
-std::unique_ptr<Cache> CreateWindowedCache(const Layout& layout, const Parts& parts,
-                                           std::string policy, const TierBytes& budget,
-                                           std::unique_ptr<Cache> whole,
-                                           std::unique_ptr<Cache> window) {
-  return std::make_unique<WindowedCache>(layout, parts, std::move(policy), budget, std::move(whole),
-                                         std::move(window));
+std::unique_ptr<Cache> CreateMixedCache(const Layout& layout, const Parts& parts,
+                                        std::string policy, const TierBytes& budget,
+                                        PartCaches caches) {
+  return std::make_unique<MixedCache>(layout, parts, std::move(policy), budget, std::move(caches));
 }
 
 }  // namespace litecache::kv

@@ -1,0 +1,57 @@
+// The states of recurrent layers: not a policy, but the part of them that kv/mixed needs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "kv/cache.h"
+#include "kv/cache_plan.h"
+#include "kv/pages/page_pool.h"
+#include "kv/pages/sequence_table.h"
+#include "kv/step/step_check.h"
+
+namespace litecache::kv {
+
+// All layers of `layout` are recurrent: its field `delta` says how. A sequence has a page for each
+// layer, whatever its length; a fork shares the pages until one of the two goes on.
+class RecurrentCache : public Cache {
+ public:
+  static uint64_t PageBytes(const Layout& layout);
+
+  std::string_view policy() const override { return "recurrent"; }
+  const Layout& layout() const override { return layout_; }
+  TierBytes BytesFor(int64_t tokens) const override;
+  TierBytes ForkBytesFor(int64_t, int64_t tokens) const override { return BytesFor(tokens); }
+
+  void AllocateAhead(const TierBytes& bytes) override { pool_.AllocateAhead(bytes.device); }
+  SequenceId Create() override { return table_.Create(); }
+  SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
+  void Release(SequenceId id) override { table_.Release(id); }
+  int64_t Length(SequenceId id) const override { return table_.Length(id); }
+
+  void BeginStep(const Step& step) override;
+  void Attend(Stream&, int64_t, const Step&, const MatrixView&, const MatrixView&,
+              const MatrixView&, const ops::Softmax&, const MatrixView&) override;
+  void EndStep(const Step& step) override;
+  Stats GetStats() const override;
+
+ protected:
+  RecurrentCache(Device& device, const Layout& layout, uint64_t budget_bytes);
+
+  const Layout layout_;
+  PagePool pool_;
+  SequenceTable table_;
+
+ private:
+  std::vector<SequenceTable::Growth> growths_;
+  StepCheck check_;
+  uint64_t bytes_read_ = 0, bytes_written_ = 0;
+};
+
+std::unique_ptr<CachePlan> PlanRecurrentCache(const Layout& layout, DeviceType device);
+std::unique_ptr<Cache> CreateCudaRecurrentCache(Device& device, const Layout& layout,
+                                                uint64_t budget_bytes);
+
+}  // namespace litecache::kv

@@ -1,0 +1,376 @@
+#include <cuda_bf16.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "device/cuda/check.h"
+#include "device/cuda/cuda_device.h"
+#include "ops/common/overlap.cuh"
+#include "ops/common/shared_words.cuh"
+#include "ops/common/tensor_core.cuh"
+#include "ops/common/vectors.cuh"
+#include "ops/recurrence/gated_delta_check.h"
+#include "ops/recurrence/gated_delta_cuda.h"
+#include "ops/recurrence/gated_delta_parts.cuh"
+#include "ops/rows/paged_rows.cuh"
+
+namespace litecache::ops::cuda {
+namespace {
+
+// The lanes that share a column of S. Lane p has its rows (4 i + p) * 4 + [0, 4) for all i: keys
+// and queries are then read from shared memory 16 bytes at a time without conflicts. A warp has 8
+// columns, whole sectors of global memory.
+constexpr int kParts = 4;
+
+// Columns of a block: those of a head, if a block's registers can hold them, so that it can norm
+// their outputs; or few, to have more blocks than a GPU has multiprocessors.
+constexpr int kWholeColumns = 128, kFewColumns = 32;
+
+struct DeltaArguments {
+  States states;
+  Rows<float> convolved;
+  Rows<const float> gate, rate, step;
+  const float* log_rate;
+  const float* rate_bias;
+  const float* norm;
+  float norm_eps, query_scale;
+  int64_t history_floats;
+  int32_t key_heads, value_heads, group, key_dim, value_dim;
+  void* out;
+  int64_t out_stride;
+};
+
+// A column of a head's S.
+__device__ inline float* StateOf(const DeltaArguments& a, const StepSequence& sequence,
+                                 int32_t head, int32_t column) {
+  return a.states.Of(sequence) + a.history_floats + int64_t{head} * a.key_dim * a.value_dim +
+         column;
+}
+// Calls body(i, row, element) for the rows of a lane's part of a column, element i of its
+// registers. One address is made from the other: 2 kRows registers would hold them all.
+template <int kRows, typename Body>
+__device__ inline void ForEachRow(float* column, int32_t pitch, int32_t part, const Body& body) {
+  float* element = column + part * 4 * pitch;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    body(i, (i / 4 * kParts + part) * 4 + i % 4, element);
+    element += i % 4 == 3 ? (4 * kParts - 3) * pitch : pitch;
+  }
+}
+
+// What a token multiplies with: filled by the warp that normalizes its key and query.
+struct alignas(16) TokenFactors {
+  float decay, step;
+  float key_query;  // the product of both
+};
+
+// A tile of tokens in shared memory. kPadded: key_dim rounded up, of zeros.
+template <int kTokens, int kPadded, int kColumns>
+struct alignas(16) Tile {
+  float keys[kTokens][kPadded];
+  float queries[kTokens][kPadded];
+  float values[kTokens][kColumns];
+  float rates[kTokens];
+  float steps[kTokens];
+  TokenFactors factors[kTokens];
+};
+
+__device__ inline void CopyFloat(float* shared, const float* source) {
+  CopyWord(static_cast<uint32_t>(__cvta_generic_to_shared(shared)), source, true);
+}
+
+// Starts copies of `count` rows from `row` on.
+template <typename T>
+__device__ void CopyTile(const DeltaArguments& a, T& tile, int32_t row, int32_t count, int32_t head,
+                         int32_t column, int32_t columns) {
+  const auto thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
+  const int32_t query = head / a.group * a.key_dim, key = query + a.key_heads * a.key_dim;
+  const int32_t value = 2 * a.key_heads * a.key_dim + head * a.value_dim + column;
+  const int32_t warp = thread / 32, lane = thread % 32;
+  for (int32_t t = warp; t < count; t += threads / 32) {
+    const float* source = a.convolved[row + t];
+    for (int32_t i = lane; i < a.key_dim; i += 32) {
+      CopyFloat(&tile.queries[t][i], source + query + i);
+      CopyFloat(&tile.keys[t][i], source + key + i);
+    }
+    for (int32_t i = lane; i < columns; i += 32) CopyFloat(&tile.values[t][i], source + value + i);
+    if (lane == 0) {
+      CopyFloat(&tile.rates[t], a.rate[row + t] + head);
+      CopyFloat(&tile.steps[t], a.step[row + t] + head);
+    }
+  }
+  CommitCopies();
+}
+
+// Normalizes a token's key and query; by one warp.
+__device__ inline void PrepareToken(const DeltaArguments& a, float* key, float* query,
+                                    int32_t padded, float rate, float step, float log_rate,
+                                    float rate_bias, TokenFactors* factors) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  float keys = 0, queries = 0, products = 0;
+  for (int32_t i = lane; i < a.key_dim; i += 32) {
+    const float k = key[i], q = query[i];
+    keys = fmaf(k, k, keys);
+    queries = fmaf(q, q, queries);
+    products = fmaf(k, q, products);
+  }
+  const float key_factor = 1.0f / sqrtf(LaneSum(keys) + 1e-6f);
+  const float query_factor = a.query_scale / sqrtf(LaneSum(queries) + 1e-6f);
+  products = LaneSum(products);
+  for (int32_t i = lane; i < padded; i += 32) {
+    key[i] = i < a.key_dim ? key[i] * key_factor : 0.0f;
+    query[i] = i < a.key_dim ? query[i] * query_factor : 0.0f;
+  }
+  if (lane == 0) {
+    const float x = rate + rate_bias;
+    const float softplus = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+    factors->decay = expf(-expf(log_rate) * softplus);
+    factors->step = 1.0f / (1.0f + expf(-step));
+    factors->key_query = products * key_factor * query_factor;
+  }
+}
+
+// A token's change of a lane's part of a column, and the column's output. Both products with S are
+// made from the old one, in one pass: S'^T q = decay S^T q + (k . q) delta. kReload: the key is
+// read again rather than kept in registers.
+template <bool kReload, int kRows>
+__device__ inline float UpdateColumn(float (&s)[kRows], const float* key, const float* query,
+                                     const TokenFactors& factors, float value) {
+  const int part = static_cast<int>(threadIdx.x) % kParts;
+  const auto* keys = reinterpret_cast<const float4*>(key) + part;
+  const auto* queries = reinterpret_cast<const float4*>(query) + part;
+  float4 given = {}, read = {};
+#pragma unroll
+  for (int i = 0; i < kRows / 4; ++i) {
+    const float4 k = keys[i * kParts], q = queries[i * kParts];
+    given.x = fmaf(k.x, s[4 * i], given.x);
+    given.y = fmaf(k.y, s[4 * i + 1], given.y);
+    given.z = fmaf(k.z, s[4 * i + 2], given.z);
+    given.w = fmaf(k.w, s[4 * i + 3], given.w);
+    read.x = fmaf(q.x, s[4 * i], read.x);
+    read.y = fmaf(q.y, s[4 * i + 1], read.y);
+    read.z = fmaf(q.z, s[4 * i + 2], read.z);
+    read.w = fmaf(q.w, s[4 * i + 3], read.w);
+  }
+  float gives = (given.x + given.y) + (given.z + given.w);
+  float reads = (read.x + read.y) + (read.z + read.w);
+#pragma unroll
+  for (int step = 1; step < kParts; step *= 2) {
+    gives += __shfl_xor_sync(0xffffffffu, gives, step);
+    reads += __shfl_xor_sync(0xffffffffu, reads, step);
+  }
+  if constexpr (kReload) __syncwarp();
+  const float delta = factors.step * fmaf(-factors.decay, gives, value);
+#pragma unroll
+  for (int i = 0; i < kRows / 4; ++i) {
+    const float4 k = keys[i * kParts];
+    s[4 * i] = fmaf(k.x, delta, factors.decay * s[4 * i]);
+    s[4 * i + 1] = fmaf(k.y, delta, factors.decay * s[4 * i + 1]);
+    s[4 * i + 2] = fmaf(k.z, delta, factors.decay * s[4 * i + 2]);
+    s[4 * i + 3] = fmaf(k.w, delta, factors.decay * s[4 * i + 3]);
+  }
+  return fmaf(factors.decay, reads, factors.key_query * delta);
+}
+
+// out = RmsNorm(raw) * silu(gate) of a head; by one warp.
+template <typename Out>
+__device__ inline void NormHead(const float* raw, const float* gate, const float* norm, int32_t n,
+                                float epsilon, Out* out) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  constexpr int kMost = kMostDeltaDim / 32;
+  float x[kMost];
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    const int32_t c = i * 32 + lane;
+    x[i] = c < n ? raw[c] : 0.0f;
+    squares = fmaf(x[i], x[i], squares);
+  }
+  const float factor = 1.0f / sqrtf(LaneSum(squares) / static_cast<float>(n) + epsilon);
+#pragma unroll
+  for (int i = 0; i < kMost; ++i) {
+    const int32_t c = i * 32 + lane;
+    if (c < n) out[c] = static_cast<Out>(x[i] * factor * norm[c] * Silu(gate[c]));
+  }
+}
+
+// One block per sequence, value head and columns. kRows: of S in a lane. Whole heads (Out is a
+// type) are of single rows and written to `out`; otherwise outputs take their values' place in
+// `convolved`.
+template <int kRows, typename Out>
+__global__ void __launch_bounds__(kParts*(std::is_void_v<Out> ? kFewColumns : kWholeColumns),
+                                  std::is_void_v<Out> || kRows > 32 ? 1 : 2)
+    DeltaKernel(const DeltaArguments a) {
+  constexpr bool kWhole = !std::is_void_v<Out>;
+  constexpr int kColumns = kWhole ? kWholeColumns : kFewColumns;
+  constexpr int kPadded = kRows * kParts;
+  constexpr int kTokens = kWhole ? 1 : 512 / kRows, kTiles = kWhole ? 1 : 2;
+  __shared__ Tile<kTokens, kPadded, kColumns> tiles[kTiles];
+  __shared__ float raw[kWhole ? kColumns : 1];
+  if constexpr (kWhole) LetNextKernelStart();
+  WaitForKernelBefore();
+  if (static_cast<int32_t>(blockIdx.z) >= *a.states.step.count) return;
+  const StepSequence& sequence = a.states.step.sequences[blockIdx.z];
+  const auto head = static_cast<int32_t>(blockIdx.y);
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t warp = thread / 32, warps = static_cast<int32_t>(blockDim.x) / 32;
+  const int32_t own = thread / kParts, part = thread % kParts;
+  const int32_t first_column = static_cast<int32_t>(blockIdx.x) * kColumns;
+  const int32_t columns = min(kColumns, a.value_dim - first_column);
+  const bool exists = own < columns;
+  const int32_t first_row = sequence.first_row, rows = kWhole ? 1 : sequence.rows;
+  CopyTile(a, tiles[0], first_row, min(kTokens, rows), head, first_column, columns);
+
+  const bool fresh = sequence.past == 0;
+  float s[kRows];
+  ForEachRow<kRows>(StateOf(a, sequence, head, first_column + own), a.value_dim, part,
+                    [&](int i, int32_t row, const float* element) {
+                      s[i] = exists && !fresh && row < a.key_dim ? *element : 0.0f;
+                    });
+  const float log_rate = a.log_rate[head], rate_bias = a.rate_bias[head];
+
+  for (int32_t begin = 0; begin < rows; begin += kTokens) {
+    auto& tile = tiles[begin / kTokens % kTiles];
+    WaitForCopies<0>();
+    __syncthreads();  // the tile is complete, and the one before has been read
+    const int32_t count = min(kTokens, rows - begin), left = rows - begin - count;
+    if constexpr (!kWhole) {
+      if (left > 0) {
+        CopyTile(a, tiles[(begin / kTokens + 1) % kTiles], first_row + begin + count,
+                 min(kTokens, left), head, first_column, columns);
+      }
+    }
+    for (int32_t t = warp; t < count; t += warps) {
+      PrepareToken(a, tile.keys[t], tile.queries[t], kPadded, tile.rates[t], tile.steps[t],
+                   log_rate, rate_bias, &tile.factors[t]);
+    }
+    __syncthreads();
+    for (int32_t t = 0; t < count; ++t) {
+      const float value = exists ? tile.values[t][own] : 0.0f;
+      const float y =
+          UpdateColumn<kWhole>(s, tile.keys[t], tile.queries[t], tile.factors[t], value);
+      if (exists && part == 0) {
+        if constexpr (kWhole) {
+          raw[own] = y;
+        } else {
+          a.convolved[first_row + begin + t]
+                     [2 * a.key_heads * a.key_dim + head * a.value_dim + first_column + own] = y;
+        }
+      }
+    }
+  }
+
+  ForEachRow<kRows>(StateOf(a, sequence, head, first_column + own), a.value_dim, part,
+                    [&](int i, int32_t row, float* element) {
+                      if (exists && row < a.key_dim) *element = s[i];
+                    });
+  if constexpr (kWhole) {
+    __syncthreads();
+    if (warp == 0) {
+      NormHead(raw, a.gate[first_row] + head * a.value_dim, a.norm, a.value_dim, a.norm_eps,
+               static_cast<Out*>(a.out) + first_row * a.out_stride + head * a.value_dim);
+    }
+  }
+}
+
+constexpr int kNormWarps = 8;
+
+// One warp per row and value head, if the row is of a sequence.
+template <typename Out>
+__global__ void __launch_bounds__(kNormWarps * 32)
+    NormKernel(const DeltaArguments a, int32_t rows, Divider heads) {
+  LetNextKernelStart();
+  WaitForKernelBefore();
+  const auto item = static_cast<int32_t>(blockIdx.x * kNormWarps + threadIdx.x / 32);
+  const int32_t row = heads.Quotient(item);
+  if (row >= rows || SequenceOfRow(a.states.step, row) < 0) return;
+  const int32_t column = (item - row * a.value_heads) * a.value_dim;
+  NormHead(a.convolved[row] + 2 * a.key_heads * a.key_dim + column, a.gate[row] + column, a.norm,
+           a.value_dim, a.norm_eps, static_cast<Out*>(a.out) + row * a.out_stride + column);
+}
+
+// Out: of whole heads, or void.
+template <typename Out>
+void Update(CudaStream& stream, const DeltaArguments& a) {
+  constexpr int kColumns = std::is_void_v<Out> ? kFewColumns : kWholeColumns;
+  const dim3 grid(static_cast<unsigned>((a.value_dim + kColumns - 1) / kColumns),
+                  static_cast<unsigned>(a.value_heads),
+                  static_cast<unsigned>(a.states.step.capacity));
+  const int32_t columns = (std::min(kColumns, a.value_dim) + 7) / 8 * 8;  // of whole warps
+  const auto kernel = a.key_dim <= 64    ? DeltaKernel<16, Out>
+                      : a.key_dim <= 128 ? DeltaKernel<32, Out>
+                                         : DeltaKernel<64, Out>;
+  LaunchOverlapping(stream, kernel, grid, static_cast<unsigned>(columns * kParts), 0, a);
+}
+
+template <typename Out>
+void UpdateAndNorm(CudaStream& stream, const DeltaArguments& a, int32_t rows, bool single_rows) {
+  if (single_rows && a.value_dim <= kWholeColumns) {
+    Update<Out>(stream, a);
+    return;
+  }
+  Update<void>(stream, a);
+  const int32_t items = rows * a.value_heads;
+  LaunchOverlapping(stream, NormKernel<Out>,
+                    static_cast<unsigned>((items + kNormWarps - 1) / kNormWarps), kNormWarps * 32,
+                    0, a, rows, Divider(a.value_heads));
+}
+
+}  // namespace
+
+void GatedDelta(Stream& stream, const StepView& step, TableId table, int64_t list,
+                const GatedDeltaShape& shape, const GatedDeltaWeights& weights,
+                const GatedDeltaInputs& in, const MatrixView& convolved, const MatrixView& out) {
+  CheckGatedDelta(shape, weights, in, out);
+  LC_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBF16);
+  LC_CHECK(convolved.dtype == DType::kF32 && convolved.rows == out.rows &&
+               convolved.cols == shape.channels(),
+           "convolved [{}, {}]", convolved.rows, convolved.cols);
+  LC_CHECK(step.max_rows >= 1 && list >= 0);
+  // What the kernels' grids and 32-bit numbers of rows and columns hold.
+  constexpr int64_t kMostBlocks = 65535;
+  LC_CHECK(step.capacity <= kMostBlocks && shape.value_heads <= kMostBlocks &&
+           shape.channels() < (int64_t{1} << 24) &&
+           out.rows * shape.value_heads < std::numeric_limits<int32_t>::max() - kNormWarps);
+  if (out.rows == 0 || step.capacity == 0) return;
+  const States states{step, table, list};
+  const auto rows = static_cast<int32_t>(out.rows);
+  CudaStream& cuda = AsCuda(stream);
+  const bool single_rows = step.max_rows == 1;
+  Convolve(cuda,
+           {.states = states,
+            .qkv = Rows<const float>(in.qkv),
+            .convolved = Rows<float>(convolved),
+            .filter = weights.filter,
+            .channels = static_cast<int32_t>(shape.channels()),
+            .taps = static_cast<int32_t>(shape.taps),
+            .rows = rows},
+           single_rows);
+  const DeltaArguments a{.states = states,
+                         .convolved = Rows<float>(convolved),
+                         .gate = Rows<const float>(in.gate),
+                         .rate = Rows<const float>(in.rate),
+                         .step = Rows<const float>(in.step),
+                         .log_rate = weights.log_rate,
+                         .rate_bias = weights.rate_bias,
+                         .norm = weights.norm,
+                         .norm_eps = weights.norm_eps,
+                         .query_scale = 1.0f / std::sqrt(static_cast<float>(shape.key_dim)),
+                         .history_floats = shape.history_floats(),
+                         .key_heads = static_cast<int32_t>(shape.key_heads),
+                         .value_heads = static_cast<int32_t>(shape.value_heads),
+                         .group = static_cast<int32_t>(shape.value_heads / shape.key_heads),
+                         .key_dim = static_cast<int32_t>(shape.key_dim),
+                         .value_dim = static_cast<int32_t>(shape.value_dim),
+                         .out = out.data,
+                         .out_stride = out.stride};
+  if (out.dtype == DType::kF32) {
+    UpdateAndNorm<float>(cuda, a, rows, single_rows);
+  } else {
+    UpdateAndNorm<__nv_bfloat16>(cuda, a, rows, single_rows);
+  }
+}
+
+}  // namespace litecache::ops::cuda
