@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/median.h"
 #include "bench/synthetic_rows.h"
+#include "bench/synthetic_states.h"
 #include "device/machine.h"
 #include "kv/row_store.h"
 
@@ -141,6 +142,8 @@ void Runner::FillSynthetic(kv::Cache& cache, std::span<const kv::SequenceId> ids
     const bool bf16s = device_.type() == DeviceType::kCuda && layout.dtype == DType::kBF16;
     inputs.emplace(device_, bf16s ? DType::kBF16 : DType::kF32, rows, layout.hidden, options_.seed);
   }
+  std::optional<SyntheticStates> states;
+  if (!layout.recurrent.empty()) states.emplace(device_, layout.delta, rows, options_.seed);
   const float scale = 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
   for (const kv::SequenceId id : ids) {
     for (int64_t past = 0; past < tokens;) {
@@ -148,6 +151,10 @@ void Runner::FillSynthetic(kv::Cache& cache, std::span<const kv::SequenceId> ids
       const kv::Step step = ChunkStep(id, count, past);
       cache.BeginStep(step);
       for (int64_t layer = 0; layer < layout.layers; ++layer) {
+        if (states && layout.recurrent[static_cast<size_t>(layer)]) {
+          states->Update(stream_, layer, step, cache);
+          continue;
+        }
         const MatrixView q = values.Next(count, q_width), k = values.Next(count, kv_width),
                          v = values.Next(count, kv_width);
         if (store != nullptr) {

@@ -39,9 +39,9 @@ struct GatedDeltaWeights {
   float norm_eps = 0;
 };
 
-// What the layer's projections give, f32.
+// What the layer's projections give, f32; all but the gate may be overwritten.
 struct GatedDeltaInputs {
-  MatrixView qkv;   // [T, channels]; overwritten
+  MatrixView qkv;   // [T, channels]
   MatrixView gate;  // [T, width] ("z")
   MatrixView rate;  // [T, value_heads] ("a")
   MatrixView step;  // [T, value_heads] ("b")

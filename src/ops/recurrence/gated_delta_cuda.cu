@@ -31,7 +31,10 @@ constexpr int kWholeColumns = 128, kFewColumns = 32;
 struct DeltaArguments {
   States states;
   Rows<float> convolved;
-  Rows<const float> gate, rate, step;
+  Rows<const float> gate;
+  // Of prompts, these are replaced by the decay and its sigmoid, for all tokens at once.
+  Rows<float> rate, step;
+  Rows<float> products;  // of prompts' keys and queries, [T, key_heads]
   const float* log_rate;
   const float* rate_bias;
   const float* norm;
@@ -60,10 +63,10 @@ __device__ inline void ForEachRow(float* column, int32_t pitch, int32_t part, co
   }
 }
 
-// What a token multiplies with: filled by the warp that normalizes its key and query.
+// What a token multiplies with.
 struct alignas(16) TokenFactors {
   float decay, step;
-  float key_query;  // the product of both
+  float key_query;  // the product of key and query
 };
 
 // A tile of tokens in shared memory. kPadded: key_dim rounded up, of zeros.
@@ -72,17 +75,15 @@ struct alignas(16) Tile {
   float keys[kTokens][kPadded];
   float queries[kTokens][kPadded];
   float values[kTokens][kColumns];
-  float rates[kTokens];
-  float steps[kTokens];
-  TokenFactors factors[kTokens];
+  TokenFactors factors[kTokens];  // when they are copied: rate, step
 };
 
 __device__ inline void CopyFloat(float* shared, const float* source) {
   CopyWord(static_cast<uint32_t>(__cvta_generic_to_shared(shared)), source, true);
 }
 
-// Starts copies of `count` rows from `row` on.
-template <typename T>
+// Starts copies of `count` rows from `row` on. kPrepared: by PrepareKernel.
+template <bool kPrepared, typename T>
 __device__ void CopyTile(const DeltaArguments& a, T& tile, int32_t row, int32_t count, int32_t head,
                          int32_t column, int32_t columns) {
   const auto thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
@@ -97,17 +98,18 @@ __device__ void CopyTile(const DeltaArguments& a, T& tile, int32_t row, int32_t 
     }
     for (int32_t i = lane; i < columns; i += 32) CopyFloat(&tile.values[t][i], source + value + i);
     if (lane == 0) {
-      CopyFloat(&tile.rates[t], a.rate[row + t] + head);
-      CopyFloat(&tile.steps[t], a.step[row + t] + head);
+      CopyFloat(&tile.factors[t].decay, a.rate[row + t] + head);
+      CopyFloat(&tile.factors[t].step, a.step[row + t] + head);
+      if constexpr (kPrepared) {
+        CopyFloat(&tile.factors[t].key_query, a.products[row + t] + head / a.group);
+      }
     }
   }
   CommitCopies();
 }
 
-// Normalizes a token's key and query; by one warp.
-__device__ inline void PrepareToken(const DeltaArguments& a, float* key, float* query,
-                                    int32_t padded, float rate, float step, float log_rate,
-                                    float rate_bias, TokenFactors* factors) {
+// Normalizes a token's key and query, and returns their product; by one warp.
+__device__ inline float NormalizeToken(const DeltaArguments& a, float* key, float* query) {
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   float keys = 0, queries = 0, products = 0;
   for (int32_t i = lane; i < a.key_dim; i += 32) {
@@ -118,19 +120,18 @@ __device__ inline void PrepareToken(const DeltaArguments& a, float* key, float* 
   }
   const float key_factor = 1.0f / sqrtf(LaneSum(keys) + 1e-6f);
   const float query_factor = a.query_scale / sqrtf(LaneSum(queries) + 1e-6f);
-  products = LaneSum(products);
-  for (int32_t i = lane; i < padded; i += 32) {
-    key[i] = i < a.key_dim ? key[i] * key_factor : 0.0f;
-    query[i] = i < a.key_dim ? query[i] * query_factor : 0.0f;
+  for (int32_t i = lane; i < a.key_dim; i += 32) {
+    key[i] *= key_factor;
+    query[i] *= query_factor;
   }
-  if (lane == 0) {
-    const float x = rate + rate_bias;
-    const float softplus = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
-    factors->decay = expf(-expf(log_rate) * softplus);
-    factors->step = 1.0f / (1.0f + expf(-step));
-    factors->key_query = products * key_factor * query_factor;
-  }
+  return LaneSum(products) * key_factor * query_factor;
 }
+__device__ inline float Decay(float rate, float log_rate, float rate_bias) {
+  const float x = rate + rate_bias;
+  const float softplus = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
+  return expf(-expf(log_rate) * softplus);
+}
+__device__ inline float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 // A token's change of a lane's part of a column, and the column's output. Both products with S are
 // made from the old one, in one pass: S'^T q = decay S^T q + (k . q) delta. kReload: the key is
@@ -221,7 +222,14 @@ __global__ void __launch_bounds__(kParts*(std::is_void_v<Out> ? kFewColumns : kW
   const int32_t columns = min(kColumns, a.value_dim - first_column);
   const bool exists = own < columns;
   const int32_t first_row = sequence.first_row, rows = kWhole ? 1 : sequence.rows;
-  CopyTile(a, tiles[0], first_row, min(kTokens, rows), head, first_column, columns);
+  CopyTile<!kWhole>(a, tiles[0], first_row, min(kTokens, rows), head, first_column, columns);
+  for (auto& tile : tiles) {
+    for (int32_t t = warp; t < kTokens; t += warps) {
+      for (int32_t i = a.key_dim + thread % 32; i < kPadded; i += 32) {
+        tile.keys[t][i] = tile.queries[t][i] = 0.0f;
+      }
+    }
+  }
 
   const bool fresh = sequence.past == 0;
   float s[kRows];
@@ -238,15 +246,21 @@ __global__ void __launch_bounds__(kParts*(std::is_void_v<Out> ? kFewColumns : kW
     const int32_t count = min(kTokens, rows - begin), left = rows - begin - count;
     if constexpr (!kWhole) {
       if (left > 0) {
-        CopyTile(a, tiles[(begin / kTokens + 1) % kTiles], first_row + begin + count,
-                 min(kTokens, left), head, first_column, columns);
+        CopyTile<true>(a, tiles[(begin / kTokens + 1) % kTiles], first_row + begin + count,
+                       min(kTokens, left), head, first_column, columns);
       }
     }
-    for (int32_t t = warp; t < count; t += warps) {
-      PrepareToken(a, tile.keys[t], tile.queries[t], kPadded, tile.rates[t], tile.steps[t],
-                   log_rate, rate_bias, &tile.factors[t]);
+    if constexpr (kWhole) {
+      if (warp == 0) {
+        const float product = NormalizeToken(a, tile.keys[0], tile.queries[0]);
+        if (thread == 0) {
+          TokenFactors& factors = tile.factors[0];
+          factors = {Decay(factors.decay, log_rate, rate_bias), Sigmoid(factors.step), product};
+        }
+      }
+      __syncthreads();
     }
-    __syncthreads();
+#pragma unroll 2
     for (int32_t t = 0; t < count; ++t) {
       const float value = exists ? tile.values[t][own] : 0.0f;
       const float y =
@@ -275,15 +289,36 @@ __global__ void __launch_bounds__(kParts*(std::is_void_v<Out> ? kFewColumns : kW
   }
 }
 
-constexpr int kNormWarps = 8;
+constexpr int kRowWarps = 8;
+
+// Of prompts: normalizes keys and queries in place and makes the factors of rates and steps. By one
+// warp per row and key head, if the row is of a sequence. Done in the blocks that update the
+// states, four for each value head, it took half of their time.
+__global__ void __launch_bounds__(kRowWarps * 32)
+    PrepareKernel(const DeltaArguments a, int32_t rows, Divider heads) {
+  WaitForKernelBefore();
+  LetNextKernelStart();
+  const auto item = static_cast<int32_t>(blockIdx.x * kRowWarps + threadIdx.x / 32);
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const int32_t row = heads.Quotient(item);
+  if (row >= rows || SequenceOfRow(a.states.step, row) < 0) return;
+  const int32_t key_head = item - row * a.key_heads;
+  float* const query = a.convolved[row] + key_head * a.key_dim;
+  const float product = NormalizeToken(a, query + a.key_heads * a.key_dim, query);
+  if (lane == 0) a.products[row][key_head] = product;
+  for (int32_t head = key_head * a.group + lane; head < (key_head + 1) * a.group; head += 32) {
+    a.rate[row][head] = Decay(a.rate[row][head], a.log_rate[head], a.rate_bias[head]);
+    a.step[row][head] = Sigmoid(a.step[row][head]);
+  }
+}
 
 // One warp per row and value head, if the row is of a sequence.
 template <typename Out>
-__global__ void __launch_bounds__(kNormWarps * 32)
+__global__ void __launch_bounds__(kRowWarps * 32)
     NormKernel(const DeltaArguments a, int32_t rows, Divider heads) {
   LetNextKernelStart();
   WaitForKernelBefore();
-  const auto item = static_cast<int32_t>(blockIdx.x * kNormWarps + threadIdx.x / 32);
+  const auto item = static_cast<int32_t>(blockIdx.x * kRowWarps + threadIdx.x / 32);
   const int32_t row = heads.Quotient(item);
   if (row >= rows || SequenceOfRow(a.states.step, row) < 0) return;
   const int32_t column = (item - row * a.value_heads) * a.value_dim;
@@ -311,11 +346,14 @@ void UpdateAndNorm(CudaStream& stream, const DeltaArguments& a, int32_t rows, bo
     Update<Out>(stream, a);
     return;
   }
+  const auto for_rows = [&](auto* kernel, int32_t heads) {
+    const int32_t items = rows * heads;
+    LaunchOverlapping(stream, kernel, static_cast<unsigned>((items + kRowWarps - 1) / kRowWarps),
+                      kRowWarps * 32, 0, a, rows, Divider(heads));
+  };
+  for_rows(PrepareKernel, a.key_heads);
   Update<void>(stream, a);
-  const int32_t items = rows * a.value_heads;
-  LaunchOverlapping(stream, NormKernel<Out>,
-                    static_cast<unsigned>((items + kNormWarps - 1) / kNormWarps), kNormWarps * 32,
-                    0, a, rows, Divider(a.value_heads));
+  for_rows(NormKernel<Out>, a.value_heads);
 }
 
 }  // namespace
@@ -333,7 +371,7 @@ void GatedDelta(Stream& stream, const StepView& step, TableId table, int64_t lis
   constexpr int64_t kMostBlocks = 65535;
   LC_CHECK(step.capacity <= kMostBlocks && shape.value_heads <= kMostBlocks &&
            shape.channels() < (int64_t{1} << 24) &&
-           out.rows * shape.value_heads < std::numeric_limits<int32_t>::max() - kNormWarps);
+           out.rows * shape.value_heads < std::numeric_limits<int32_t>::max() - kRowWarps);
   if (out.rows == 0 || step.capacity == 0) return;
   const States states{step, table, list};
   const auto rows = static_cast<int32_t>(out.rows);
@@ -351,8 +389,9 @@ void GatedDelta(Stream& stream, const StepView& step, TableId table, int64_t lis
   const DeltaArguments a{.states = states,
                          .convolved = Rows<float>(convolved),
                          .gate = Rows<const float>(in.gate),
-                         .rate = Rows<const float>(in.rate),
-                         .step = Rows<const float>(in.step),
+                         .rate = Rows<float>(in.rate),
+                         .step = Rows<float>(in.step),
+                         .products = Rows<float>(in.qkv),
                          .log_rate = weights.log_rate,
                          .rate_bias = weights.rate_bias,
                          .norm = weights.norm,
