@@ -39,7 +39,7 @@ Rows EngineRows() {
       Row("quantize", &O::quantize, Text("TYPE"),
           "Quantize the weights while they are loaded, except modules with a type of their own: "
           "q4_k,lm_head=q8_0,v_proj=none. lm_head and embed_tokens get at least 6 bits",
-          {.values = "q8_0, q6_k, q5_k, q4_k, q5_1, q5_0, q4_1, q4_0"}),
+          {.values = "q8_0, q6_k, q5_k, q4_k, q5_1, q5_0, q4_1, q4_0, mxfp4"}),
       Row("max_batch", &O::max_batch, Whole(0, 1 << 16),
           "Sequences that are decoded together, at most; 0: 64, or fewer where their buffers would "
           "take the memory of longer contexts"),
