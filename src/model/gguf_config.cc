@@ -165,7 +165,8 @@ std::set<std::string> MatrixTypes(const io::Checkpoint& checkpoint, bool routers
   std::set<std::string> types;
   for (const std::string& name : checkpoint.TensorNames()) {
     const io::TensorInfo& info = *checkpoint.Find(name).info;
-    // Routers are F32 in all files.
+    // Routers are F32 in all files, and so are the biases of all experts together.
+    if (name.ends_with(".bias")) continue;
     if (info.shape.size() == 2 && (routers || !name.ends_with(kRouter))) types.insert(info.dtype);
   }
   return types;

@@ -14,7 +14,6 @@
 namespace litecache::lab {
 namespace {
 
-using ops::cuda::ListPages;
 using ops::cuda::RowRange;
 using ops::cuda::RowTable;
 using ops::cuda::StepView;
