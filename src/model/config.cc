@@ -203,13 +203,19 @@ void RefuseWindow(const io::JsonFields& fields, const ModelConfig& config) {
   }
 }
 
-void ParseWindows(const io::JsonFields& fields, ModelConfig& config,
-                  const std::function<bool(int64_t layer)>& by_default) {
-  const auto window = fields.Int("sliding_window", 1, kMaxContext);
-  const auto types = fields.Strings("layer_types");
+std::optional<std::vector<std::string>> ParseLayerTypes(const io::JsonFields& fields,
+                                                        const ModelConfig& config) {
+  auto types = fields.Strings("layer_types");
   if (types && static_cast<int64_t>(types->size()) != config.layers) {
     fields.Fail("layer_types", fmt::format("must have {} elements", config.layers));
   }
+  return types;
+}
+
+void ParseWindows(const io::JsonFields& fields, ModelConfig& config,
+                  const std::function<bool(int64_t layer)>& by_default) {
+  const auto window = fields.Int("sliding_window", 1, kMaxContext);
+  const auto types = ParseLayerTypes(fields, config);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     bool windowed = by_default(layer);
     if (types) {

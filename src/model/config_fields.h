@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "io/json.h"
 #include "model/config.h"
@@ -28,6 +30,10 @@ inline constexpr int64_t kMaxContext = int64_t{1} << 30;
 void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim = 0,
                     std::optional<double> default_rotary_share = std::nullopt,
                     std::string_view layer_type = "");
+
+// `layer_types`, which has an element for each layer; none: the field is missing.
+std::optional<std::vector<std::string>> ParseLayerTypes(const io::JsonFields& fields,
+                                                        const ModelConfig& config);
 
 // Windows of `sliding_window` tokens in the layers that `layer_types` names, or that `by_default`
 // does; nowhere if the field is missing, or if no context is longer and such layers have no

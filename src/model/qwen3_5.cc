@@ -32,10 +32,7 @@ void ParseQwen3_5(const io::JsonFields& fields, ModelConfig& config) {
     fields.Fail("linear_num_value_heads",
                 fmt::format("must be a multiple of linear_num_key_heads = {}", delta.key_heads));
   }
-  const auto types = fields.Strings("layer_types");
-  if (types && static_cast<int64_t>(types->size()) != config.layers) {
-    fields.Fail("layer_types", fmt::format("must have {} elements", config.layers));
-  }
+  const auto types = ParseLayerTypes(fields, config);
   const int64_t interval = number("full_attention_interval", kMaxLayers, 4);
   bool any = false;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
