@@ -78,7 +78,7 @@ void LiteCache::StoreRows(Stream& stream, int64_t layer, const Step& step, const
   LC_CHECK(layer >= 0 && layer < tiers_.shape.layout.layers);
   LC_CHECK(decoding_.empty() && prefilling_.size() == step.sequences.size(),
            "StoreRows() takes prompt chunks only, between BeginStep and EndStep");
-  prefill_.Attend(stream, layer, prefilling_, growth_.staging(), q, k, v, /*scale=*/1, nullptr);
+  prefill_.Attend(stream, layer, prefilling_, growth_.staging(), q, k, v, /*softmax=*/1, nullptr);
 }
 
 void LiteCache::EndStep(const Step& step) {

@@ -188,7 +188,7 @@ void CudaLiteCache::StoreRows(Stream& stream, int64_t layer, const Step& step, c
   LC_CHECK(layer >= 0 && layer < tiers_.shape.layout.layers && step.decode_rows == 0);
   Start(stream, /*scale=*/1);
   for (int64_t i = 0; i < block_.prefilling(); ++i) {
-    prefill_.Attend(stream, layer, i, q, k, v, /*scale=*/1, /*out=*/nullptr);
+    prefill_.Attend(stream, layer, i, q, k, v, /*softmax=*/1, /*out=*/nullptr);
   }
 }
 
