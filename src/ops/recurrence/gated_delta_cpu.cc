@@ -64,8 +64,8 @@ void ConvolveStrip(const float* filter, int64_t taps, int64_t n, float* x, int64
   }
   // From the last token to the first, because those after a token need its input.
   for (int64_t t = rows - 1; t >= 0; --t) {
-    const float* inputs[kMostDeltaTaps];
-    for (int64_t i = 0; i < taps; ++i) inputs[i] = input(t - kept + i);
+    const float* inputs[kMostDeltaTaps] = {input(t - kept)};
+    for (int64_t i = 1; i < taps; ++i) inputs[i] = input(t - kept + i);
     float* y = x + t * stride;
     ForEachVector(n, [&](auto d, int64_t c) HWY_ATTR {
       auto sum = hn::Mul(hn::LoadU(d, turned + c), hn::LoadU(d, inputs[0] + c));
