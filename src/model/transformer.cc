@@ -420,8 +420,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     return last.rotations.as<float>();
   }
 
-  // x += o(mixed); x += down(f(gate(norm(x))) * up(norm(x))), with norms where the model has
-  // them.
+  // x += o(mixed); x += down(f(gate(norm(x))) * up(norm(x))), with norms where the model has them.
   // mixed: the attention before its output projection, or what a recurrent layer has read.
   void FeedForward(Stream& stream, int64_t index, const MatrixView& mixed,
                    const TransformerActivations& a) const {
