@@ -81,9 +81,16 @@ void RecurrentCache::BeginStep(const Step& step) {
   check_(step, table_);
   growths_.clear();
   for (const StepSequence& sequence : step.sequences) {
+    if (begun_.contains(sequence.id)) {
+      throw InvalidArgument(
+          "KV cache: sequence {} cannot go on: a step over it has failed and may have changed its "
+          "states",
+          sequence.id);
+    }
     growths_.push_back({sequence.id, sequence.rows});
   }
   table_.Grow(growths_);
+  for (const StepSequence& sequence : step.sequences) begun_.insert(sequence.id);
 }
 
 void RecurrentCache::Attend(Stream&, int64_t layer, const Step&, const MatrixView&,
@@ -95,6 +102,7 @@ void RecurrentCache::Attend(Stream&, int64_t layer, const Step&, const MatrixVie
 void RecurrentCache::EndStep(const Step& step) {
   for (const StepSequence& sequence : step.sequences) {
     table_.Commit(sequence.id, sequence.rows);
+    begun_.erase(sequence.id);
     const auto bytes =
         static_cast<uint64_t>(layout_.layers * layout_.delta.state_floats()) * sizeof(float);
     bytes_read_ += sequence.past > 0 ? bytes : 0;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "kv/cache.h"
@@ -15,7 +16,9 @@
 namespace litecache::kv {
 
 // All layers of `layout` are recurrent: its field `delta` says how. A sequence has a page for each
-// layer, whatever its length; a fork shares the pages until one of the two goes on.
+// layer, whatever its length; a fork shares the pages until one of the two goes on. States are
+// updated in place: a sequence whose step has failed between BeginStep and EndStep can only be
+// released, and BeginStep throws InvalidArgument for it.
 class RecurrentCache : public Cache {
  public:
   static uint64_t PageBytes(const Layout& layout);
@@ -28,7 +31,10 @@ class RecurrentCache : public Cache {
   void AllocateAhead(const TierBytes& bytes) override { pool_.AllocateAhead(bytes.device); }
   SequenceId Create() override { return table_.Create(); }
   SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
-  void Release(SequenceId id) override { table_.Release(id); }
+  void Release(SequenceId id) override {
+    table_.Release(id);
+    begun_.erase(id);
+  }
   int64_t Length(SequenceId id) const override { return table_.Length(id); }
 
   void BeginStep(const Step& step) override;
@@ -47,6 +53,7 @@ class RecurrentCache : public Cache {
  private:
   std::vector<SequenceTable::Growth> growths_;
   StepCheck check_;
+  std::unordered_set<SequenceId> begun_;  // steps over them have begun and not ended
   uint64_t bytes_read_ = 0, bytes_written_ = 0;
 };
 

@@ -86,5 +86,19 @@ TEST(RecurrentCache, RefusesWhatHasNoRoom) {
   EXPECT_EQ(cache->GetStats().used.device, 0u);
 }
 
+TEST(RecurrentCache, AFailedStepIsNotRepeated) {
+  CpuDevice device(1);
+  const auto plan = MakeCachePlan(Hybrid(), {.policy = "full"}, nullptr);
+  const auto cache = plan->Create(device, {.device = 1 << 20});
+  const SequenceId id = cache->Create();
+  cache->BeginStep(StepOf(id, 3, 0));
+  EXPECT_ERROR(cache->BeginStep(StepOf(id, 3, 0)), InvalidArgument, "cannot go on");
+  cache->Release(id);
+  const SequenceId other = cache->Create();
+  cache->BeginStep(StepOf(other, 3, 0));
+  cache->EndStep(StepOf(other, 3, 0));
+  EXPECT_EQ(cache->Length(other), 3);
+}
+
 }  // namespace
 }  // namespace litecache::kv
