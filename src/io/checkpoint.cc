@@ -29,6 +29,14 @@ constexpr size_t kMaxExpertTensors = size_t{1} << 18;
 
 // In the names of tensors that have the matrices of all experts (gguf_names.h).
 constexpr std::string_view kAnyExpert = ".experts.*";
+// The tensors of a directory that have them, and which of the parts of each expert is which matrix.
+struct StackedPart {
+  std::string_view suffix, name;
+  int64_t part, parts;
+};
+constexpr StackedPart kStackedParts[] = {{".experts.gate_up_proj", "gate_proj", 0, 2},
+                                         {".experts.gate_up_proj", "up_proj", 1, 2},
+                                         {".experts.down_proj", "down_proj", 0, 1}};
 
 // The heads of a Llama model's W_q or W_k (and of their biases), which llama.cpp stores in pairs of
 // rows; else 0.
@@ -143,45 +151,64 @@ void Checkpoint::AddGguf() {
 void Checkpoint::Add(std::unique_ptr<TensorFile> file) {
   file_bytes_ += file->file().size();
   files_.push_back(std::move(file));
+  const size_t last = files_.size() - 1;
   for (const auto& [stored, info] : files_.back()->tensors()) {
     const std::string name = gguf_ == nullptr ? stored : HuggingFaceName(stored);
     const bool experts = gguf_ != nullptr && name.find(kAnyExpert) != std::string::npos;
     if (!experts) {
-      AddTensor(name, stored, info);
+      AddTensor(last, name, stored, info);
     } else if (info.shape.size() == 2 && name.ends_with(".bias")) {
-      AddTensor(name, stored, info);  // of all experts together
+      AddTensor(last, name, stored, info);  // of all experts together
     } else if (info.shape.size() == 3 && info.shape.front() <= kMaxExperts) {
-      AddExperts(name, stored, info);
+      AddExperts(last, name, stored, info);
     } else {
-      AddTensor(stored, stored, info);  // under a name that no model has
+      AddTensor(last, stored, stored, info);  // under a name that no model has
     }
   }
 }
 
-void Checkpoint::AddTensor(const std::string& name, const std::string& stored,
+void Checkpoint::SplitExperts() {
+  if (gguf_ != nullptr) return;
+  for (size_t file = 0; file < files_.size(); ++file) {
+    for (const auto& [stored, info] : files_[file]->tensors()) {
+      const bool stacked = info.shape.size() == 3 && info.shape[0] >= 1 &&
+                           info.shape[0] <= kMaxExperts && info.shape[1] >= 1;
+      for (const auto& [suffix, name, part, parts] : kStackedParts) {
+        if (!stacked || !stored.ends_with(suffix) || info.shape[1] % parts != 0) continue;
+        const std::string prefix = stored.substr(0, stored.size() - suffix.size());
+        AddExperts(file, fmt::format("{}{}.{}.weight", prefix, kAnyExpert, name), stored, info,
+                   part, parts);
+      }
+    }
+  }
+}
+
+void Checkpoint::AddTensor(size_t file, const std::string& name, const std::string& stored,
                            const TensorInfo& info) {
-  Place place{files_.size() - 1, &info};
+  Place place{file, &info};
   if (gguf_ != nullptr) place.paired_heads = PairedHeads(*gguf_, stored);
   const auto [known, inserted] = tensors_.emplace(name, place);
   if (!inserted) {
-    throw FileError("{}: tensor '{}' is also in {}", files_.back()->file().path().string(), stored,
+    throw FileError("{}: tensor '{}' is also in {}", files_[file]->file().path().string(), stored,
                     files_[known->second.file]->file().path().string());
   }
 }
 
-void Checkpoint::AddExperts(const std::string& name, const std::string& stored,
-                            const TensorInfo& info) {
+void Checkpoint::AddExperts(size_t file, const std::string& name, const std::string& stored,
+                            const TensorInfo& info, int64_t part, int64_t parts) {
   const auto count = static_cast<uint64_t>(info.shape.front());
   if (experts_.size() + count > kMaxExpertTensors) {
     throw FileError("{}: tensor '{}': more than {} matrices of experts",
-                    files_.back()->file().path().string(), stored, kMaxExpertTensors);
+                    files_[file]->file().path().string(), stored, kMaxExpertTensors);
   }
-  const uint64_t bytes = info.bytes() / count;
+  const uint64_t bytes = info.bytes() / (count * static_cast<uint64_t>(parts));
   const size_t star = name.find(kAnyExpert) + kAnyExpert.size() - 1;
   for (uint64_t expert = 0; expert < count; ++expert) {
-    const uint64_t begin = info.begin + expert * bytes;
-    experts_.push_back({info.dtype, {info.shape[1], info.shape[2]}, begin, begin + bytes});
-    AddTensor(std::string(name).replace(star, 1, std::to_string(expert)), stored, experts_.back());
+    const uint64_t at = expert * static_cast<uint64_t>(parts) + static_cast<uint64_t>(part);
+    const uint64_t begin = info.begin + at * bytes;
+    experts_.push_back({info.dtype, {info.shape[1] / parts, info.shape[2]}, begin, begin + bytes});
+    AddTensor(file, std::string(name).replace(star, 1, std::to_string(expert)), stored,
+              experts_.back());
   }
 }
 

@@ -40,6 +40,12 @@ class Checkpoint {
   // In ascending order, independent of shards.
   std::vector<std::string> TensorNames() const;
 
+  // Where a directory has the experts of a layer in two tensors, "….experts.gate_up_proj"
+  // [experts, 2 intermediate, hidden] and "….experts.down_proj" [experts, hidden, intermediate],
+  // their matrices can be found by the usual names, too: "….experts.3.up_proj.weight". Throws
+  // FileError for absurd numbers of experts.
+  void SplitExperts();
+
   // Names, sizes and times of its files, in one line: any rewritten file changes it, however small
   // the change. Throws FileError.
   std::string FileVersions() const;
@@ -63,10 +69,13 @@ class Checkpoint {
   void AddIndexed(const std::filesystem::path& index);
   void AddGguf();
   void Add(std::unique_ptr<TensorFile> file);
-  // stored: the tensor's name in its file, the last of files_.
-  void AddTensor(const std::string& name, const std::string& stored, const TensorInfo& info);
-  // The matrices of all experts, one behind another, as one tensor each.
-  void AddExperts(const std::string& name, const std::string& stored, const TensorInfo& info);
+  // stored: the tensor's name in files_[file].
+  void AddTensor(size_t file, const std::string& name, const std::string& stored,
+                 const TensorInfo& info);
+  // The matrices of all experts, one behind another, as one tensor each: of the `parts` of equal
+  // height that each consists of, the one of this index.
+  void AddExperts(size_t file, const std::string& name, const std::string& stored,
+                  const TensorInfo& info, int64_t part = 0, int64_t parts = 1);
 
   std::filesystem::path path_;
   std::vector<std::unique_ptr<TensorFile>> files_;

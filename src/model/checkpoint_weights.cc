@@ -10,6 +10,7 @@
 #include "base/join.h"
 #include "device/cpu/cpu_device.h"
 #include "io/checkpoint.h"
+#include "model/row_order.h"
 #include "model/stacked_experts.h"
 #include "model/stored_matrix.h"
 #include "model/weight_types.h"
@@ -46,31 +47,6 @@ void Round(std::span<const float> values, DType dtype, void* out) {
   }
 }
 
-// Where a matrix's rows are in its tensor.
-class RowOrder {
- public:
-  // paired_heads: Checkpoint::Tensor's. gated_dim: WeightTypes::GatedHeadDim's.
-  RowOrder(int64_t rows, int64_t paired_heads, int64_t gated_dim)
-      : paired_dim_(paired_heads == 0 ? 0 : rows / paired_heads),
-        gated_dim_(gated_dim),
-        half_(rows / 2) {
-    LC_CHECK(paired_heads == 0 || rows % (2 * paired_heads) == 0);
-    LC_CHECK(gated_dim == 0 || rows % (2 * gated_dim) == 0);
-  }
-  int64_t operator()(int64_t row) const {
-    if (paired_dim_ != 0) {
-      const int64_t at = row % paired_dim_, half = paired_dim_ / 2;
-      return row - at + at % half * 2 + at / half;
-    }
-    if (gated_dim_ == 0) return row;
-    const int64_t gate = row / half_, query = row % half_, at = query % gated_dim_;
-    return 2 * (query - at) + gate * gated_dim_ + at;
-  }
-
- private:
-  int64_t paired_dim_, gated_dim_, half_;
-};
-
 class CheckpointWeights final : public WeightStore {
  public:
   CheckpointWeights(Device& device, std::shared_ptr<const io::Checkpoint> checkpoint,
@@ -92,8 +68,10 @@ class CheckpointWeights final : public WeightStore {
   }
 
   MatrixView Matrix(const std::string& name, int64_t rows, int64_t cols) override {
-    const std::unique_ptr<StoredMatrix> stored = types_.Stored(name, rows, cols);
-    const Found found = stored != nullptr ? Found() : Find(name, {rows, cols});
+    StoredRows place = types_.RowsOf(name, rows);
+    const std::unique_ptr<StoredMatrix> stored = types_.Stored(place.tensor, place.rows, cols);
+    const Found found = stored != nullptr ? Found() : Find(place.tensor, {place.rows, cols});
+    if (found.paired_heads != 0) place.order = RowOrder::Paired(rows, found.paired_heads);
     MatrixView view = types_.Of(name, rows, cols);
     const auto bytes = static_cast<size_t>(rows * view.RowBytes());
     Count(bytes);
@@ -102,21 +80,20 @@ class CheckpointWeights final : public WeightStore {
     // Beside quantized matrices, which are read here, a mapped one would have Finish() read all
     // files once more.
     if (!types_.quantized_files() && found.format != nullptr && IsStoredAs(*found.format, view) &&
-        aligned && found.paired_heads == 0 && types_.GatedHeadDim(name) == 0) {
+        aligned && place.order.in_order()) {
       mapped_ = true;
       // Views are mutable only by type; nothing writes through a weight's view.
       view.data = const_cast<std::byte*>(found.data);
       return view;
     }
-    const RowOrder order(rows, found.paired_heads, types_.GatedHeadDim(name));
     if (passing_) buffers_.clear();
     buffers_.push_back(device_.Allocate(bytes));
     view.data = buffers_.back().data();
     if (stored != nullptr) {
-      Convert(*stored, types_.Rounding(name, cols), order, view);
+      Convert(*stored, types_.Rounding(name, cols), place.order, view);
       Report(stored->bytes());
     } else {
-      Convert(found, types_.Rounding(name, cols), order, view);
+      Convert(found, types_.Rounding(name, cols), place.order, view);
       Report(found.bytes);
     }
     return view;
@@ -257,8 +234,9 @@ class CheckpointWeights final : public WeightStore {
       throw Unsupported("{}: the vector '{}' is quantized as {}", checkpoint_->path().string(),
                         name, found.format->name);
     }
-    Convert(found, nullptr, RowOrder(n, found.paired_heads, 0),
-            MatrixView::Of(out, DType::kF32, n, 1));
+    const RowOrder order =
+        found.paired_heads == 0 ? RowOrder() : RowOrder::Paired(n, found.paired_heads);
+    Convert(found, nullptr, order, MatrixView::Of(out, DType::kF32, n, 1));
     return out;
   }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/join.h"
@@ -59,8 +60,12 @@ nlohmann::json TextConfig(const nlohmann::json& document) {
   const auto list = document.find("architectures");
   if (list == document.end() || !list->is_array() || list->empty()) return document;
   if (list->front() == "Gemma3ForConditionalGeneration") return GemmaTextConfig(document);
-  if (list->front() != "Qwen3_5ForConditionalGeneration") return document;
-  return InnerTextConfig(document, "Qwen3_5ForCausalLM");
+  for (const auto& [whole, text] :
+       {std::pair("Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"),
+        {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"}}) {
+    if (list->front() == whole) return InnerTextConfig(document, text);
+  }
+  return document;
 }
 
 // The contents of a config.json; `name` begins messages.
@@ -110,13 +115,14 @@ int64_t CountParameters(const ModelConfig& c, int64_t experts) {
   const int64_t router = c.hidden + (c.experts.bias ? 1 : 0);
   int64_t expert = router + 3 * c.hidden * c.experts.intermediate;
   if (c.experts.bias) expert += 2 * c.experts.intermediate + c.hidden;
+  const int64_t shared = c.experts.shared == 0 ? 0 : c.hidden * (3 * c.experts.shared + 1);
   const ops::GatedDeltaShape& d = c.delta;
   const int64_t delta_weights = c.hidden * (d.channels() + 2 * d.width() + 2 * d.value_heads) +
                                 d.channels() * d.taps + 2 * d.value_heads + d.value_dim;
   int64_t total = c.layers * layer_norms * norm;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     total += c.is_recurrent(layer) ? delta_weights : attention_weights + attention_biases;
-    total += c.has_experts(layer) ? experts * expert + (c.experts.count - experts) * router
+    total += c.has_experts(layer) ? experts * expert + (c.experts.count - experts) * router + shared
                                   : mlp_matrices * c.hidden * c.intermediate + mlp_biases;
   }
   total += c.vocab * c.embedding_dim * (c.tie_embeddings ? 1 : 2);
@@ -159,7 +165,10 @@ nlohmann::json InnerTextConfig(const nlohmann::json& document, const char* archi
 
 void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim,
                     std::optional<double> default_rotary_share, std::string_view layer_type) {
-  config.intermediate = fields.RequiredInt("intermediate_size", 1, kMaxWidth);
+  // Where all layers have experts, theirs may be the only width.
+  constexpr const char *kWidth = "intermediate_size", *kExpertWidth = "moe_intermediate_size";
+  const bool only_experts = !fields.Has(kWidth) && fields.Has(kExpertWidth);
+  config.intermediate = fields.RequiredInt(only_experts ? kExpertWidth : kWidth, 1, kMaxWidth);
   config.kv_heads = fields.Int("num_key_value_heads", 1, kMaxHeads).value_or(config.q_heads);
   if (config.q_heads % config.kv_heads != 0) {
     fields.Fail("num_key_value_heads",

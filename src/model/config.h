@@ -27,8 +27,11 @@ enum class Family {
   kGranite,
   kOlmo3,
   kGemma3,
+  kQwen2Moe,
   kQwen3Moe,
   kQwen3_5,
+  kQwen3_5Moe,
+  kQwen3Next,
   kOlmoe,
   kMixtral,
   kGptOss,
@@ -73,7 +76,12 @@ struct ExpertConfig {
   int64_t count = 0;   // of a layer; 0: the model has none
   int64_t active = 0;  // for each row
   int64_t intermediate = 0;
-  bool normalized = true;   // the weights of a row's experts add up to 1
+  bool normalized = true;  // the weights of a row's experts add up to 1
+  // The width of one more expert that all rows use, each times the sigmoid of a product of its own:
+  // "mlp.shared_expert.up_proj.weight", "mlp.shared_expert_gate.weight" [1, hidden]. 0: none.
+  int64_t shared = 0;
+  // Directories may have the experts of a layer in two tensors (io::Checkpoint::SplitExperts).
+  bool stacked = false;
   std::vector<bool> dense;  // [layers]: layers with an ordinary block; empty: none
   bool bias = false;        // of the router and of all matrices
   std::string module = "mlp", router = "gate";
@@ -123,6 +131,7 @@ struct ModelConfig {
   // Layers [layers] with a Gated DeltaNet of this shape instead of attention; empty: none.
   ops::GatedDeltaShape delta;
   std::vector<bool> recurrent;
+  bool fused_delta = false;      // directories have its projections in two tensors (Qwen3-Next)
   bool attention_sinks = false;  // learned ones (ops/attention/softmax.h), not first tokens
   ops::GateFunction gate_function = ops::kSilu;  // of feed-forward blocks
   ExpertConfig experts;

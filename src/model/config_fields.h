@@ -48,6 +48,9 @@ void ParseWindows(const io::JsonFields& fields, ModelConfig& config);
 // FileError if all of a layer's together are wider than a block may be.
 ExpertConfig ParseExperts(const io::JsonFields& fields, const char* count_field,
                           const char* width_field);
+// Experts of Qwen's configs (qwen2.cc); config.layers is known.
+ExpertConfig ParseQwenExperts(const io::JsonFields& fields, const ModelConfig& config,
+                              bool normalized_by_default);
 
 // Throws Unsupported if `layer_types` names anything but full attention.
 void RefuseSlidingLayers(const io::JsonFields& fields);

@@ -11,10 +11,17 @@
 
 namespace litecache::model {
 
+// The expert that all rows of a layer use.
+struct SharedExpert {
+  MatrixView share;  // [1, hidden]: a row's share of it is the sigmoid of their product
+  MatrixView gate, up, down;
+};
+
 struct ExpertBlock {
   MatrixView router;                   // [experts, hidden]
   const float* router_bias = nullptr;  // [experts]
   ops::ExpertLayer experts;
+  SharedExpert shared;  // where config.shared is not 0
 };
 
 // name: the layer's, with its last dot.
@@ -27,12 +34,15 @@ struct ExpertActivations {
   MatrixView experts;  // [T, active] of 32 bits
   MatrixView weights;  // [T, active] f32
   MatrixView scratch;  // [1, floats] f32
+  // Of the shared expert.
+  MatrixView share;                   // [T, 1] f32
+  MatrixView shared_gate, shared_up;  // [T, shared] in the products' dtype
 
   ExpertActivations Rows(int64_t begin, int64_t count) const;
 };
 // scratch_bytes: the most of the model's layers, for `rows` rows (ops/experts/experts.h).
-ExpertActivations PlaceExperts(Arena& arena, const ExpertConfig& config, int64_t rows,
-                               uint64_t scratch_bytes);
+ExpertActivations PlaceExperts(Arena& arena, const ExpertConfig& config, DType product,
+                               int64_t rows, uint64_t scratch_bytes);
 
 // x += the experts' outputs. h [T, hidden]: the block's input in the products' dtype.
 void RunExperts(Stream& stream, const ExpertConfig& config, const ExpertBlock& block,

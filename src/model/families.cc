@@ -8,9 +8,10 @@ namespace litecache::model {
 
 std::span<const FamilySpec> Families() {
   static const std::vector<FamilySpec> kFamilies = {
-      kLlamaSpec,   kMistralSpec, kQwen2Spec,   kQwen3Spec,  kOlmo2Spec,  kPhi3Spec,
-      kSmolLm3Spec, kGlm4Spec,    kGraniteSpec, kOlmo3Spec,  kGemma3Spec, kQwen3MoeSpec,
-      kQwen3_5Spec, kOlmoeSpec,   kMixtralSpec, kGptOssSpec, kOptSpec};
+      kLlamaSpec,     kMistralSpec,  kQwen2Spec,    kQwen3Spec,   kOlmo2Spec,
+      kPhi3Spec,      kSmolLm3Spec,  kGlm4Spec,     kGraniteSpec, kOlmo3Spec,
+      kGemma3Spec,    kQwen2MoeSpec, kQwen3MoeSpec, kQwen3_5Spec, kQwen3_5MoeSpec,
+      kQwen3NextSpec, kOlmoeSpec,    kMixtralSpec,  kGptOssSpec,  kOptSpec};
   return kFamilies;
 }
 
@@ -45,10 +46,16 @@ std::string_view Name(Family family) {
       return "olmo3";
     case Family::kGemma3:
       return "gemma3_text";
+    case Family::kQwen2Moe:
+      return "qwen2_moe";
     case Family::kQwen3Moe:
       return "qwen3_moe";
     case Family::kQwen3_5:
       return "qwen3_5_text";
+    case Family::kQwen3_5Moe:
+      return "qwen3_5_moe_text";
+    case Family::kQwen3Next:
+      return "qwen3_next";
     case Family::kOlmoe:
       return "olmoe";
     case Family::kMixtral:

@@ -26,22 +26,25 @@ struct FamilySpec {
 std::span<const FamilySpec> Families();
 const FamilySpec& SpecOf(Family family);
 
-extern const FamilySpec kLlamaSpec;     // llama.cc
-extern const FamilySpec kMistralSpec;   // llama.cc
-extern const FamilySpec kQwen2Spec;     // qwen2.cc
-extern const FamilySpec kQwen3Spec;     // qwen3.cc
-extern const FamilySpec kOlmo2Spec;     // olmo2.cc
-extern const FamilySpec kPhi3Spec;      // phi3.cc
-extern const FamilySpec kSmolLm3Spec;   // smollm3.cc
-extern const FamilySpec kGlm4Spec;      // glm4.cc
-extern const FamilySpec kGraniteSpec;   // granite.cc
-extern const FamilySpec kOlmo3Spec;     // olmo2.cc
-extern const FamilySpec kGemma3Spec;    // gemma3.cc
-extern const FamilySpec kQwen3MoeSpec;  // qwen3.cc
-extern const FamilySpec kQwen3_5Spec;   // qwen3_5.cc
-extern const FamilySpec kOlmoeSpec;     // olmo2.cc
-extern const FamilySpec kMixtralSpec;   // llama.cc
-extern const FamilySpec kGptOssSpec;    // gpt_oss.cc
-extern const FamilySpec kOptSpec;       // opt.cc
+extern const FamilySpec kLlamaSpec;       // llama.cc
+extern const FamilySpec kMistralSpec;     // llama.cc
+extern const FamilySpec kQwen2Spec;       // qwen2.cc
+extern const FamilySpec kQwen3Spec;       // qwen3.cc
+extern const FamilySpec kOlmo2Spec;       // olmo2.cc
+extern const FamilySpec kPhi3Spec;        // phi3.cc
+extern const FamilySpec kSmolLm3Spec;     // smollm3.cc
+extern const FamilySpec kGlm4Spec;        // glm4.cc
+extern const FamilySpec kGraniteSpec;     // granite.cc
+extern const FamilySpec kOlmo3Spec;       // olmo2.cc
+extern const FamilySpec kGemma3Spec;      // gemma3.cc
+extern const FamilySpec kQwen2MoeSpec;    // qwen2.cc
+extern const FamilySpec kQwen3MoeSpec;    // qwen3.cc
+extern const FamilySpec kQwen3_5Spec;     // qwen3_5.cc
+extern const FamilySpec kQwen3_5MoeSpec;  // qwen3_5.cc
+extern const FamilySpec kQwen3NextSpec;   // qwen3_5.cc
+extern const FamilySpec kOlmoeSpec;       // olmo2.cc
+extern const FamilySpec kMixtralSpec;     // llama.cc
+extern const FamilySpec kGptOssSpec;      // gpt_oss.cc
+extern const FamilySpec kOptSpec;         // opt.cc
 
 }  // namespace litecache::model

@@ -59,6 +59,7 @@ std::string Describe(const ModelConfig& c) {
     text += fmt::format(" experts={}/{} of {} normalized={} dense=", e.active, e.count,
                         e.intermediate, e.normalized);
     for (const bool dense : e.dense) text += dense ? '1' : '0';
+    if (e.shared != 0) text += fmt::format(" shared={}", e.shared);
   }
   if (c.attention_sinks) text += " sinks";
   if (const ops::GateFunction& f = c.gate_function; f.up_added != 0) {

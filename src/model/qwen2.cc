@@ -1,4 +1,7 @@
-// Qwen2 and Qwen2.5: biases on q, k and v.
+// Qwen2 and Qwen2.5: biases on q, k and v; dense, or with experts one of which all rows use.
+#include <algorithm>
+#include <vector>
+
 #include "model/config_fields.h"
 #include "model/families.h"
 #include "model/transformer.h"
@@ -11,6 +14,20 @@ void ParseQwenWindows(const io::JsonFields& fields, ModelConfig& config) {
   ParseWindows(fields, config, [&](int64_t layer) { return layer >= first; });
 }
 
+ExpertConfig ParseQwenExperts(const io::JsonFields& fields, const ModelConfig& config,
+                              bool normalized_by_default) {
+  ExpertConfig experts = ParseExperts(fields, "num_experts", "moe_intermediate_size");
+  experts.normalized = fields.Bool("norm_topk_prob").value_or(normalized_by_default);
+  const int64_t step = fields.Int("decoder_sparse_step", 1, kMaxLayers).value_or(1);
+  const std::vector<int64_t> dense = fields.IntOrInts("mlp_only_layers", 0, kMaxLayers);
+  for (int64_t layer = 0; layer < config.layers; ++layer) {
+    experts.dense.push_back((layer + 1) % step != 0 ||
+                            std::ranges::find(dense, layer) != dense.end());
+  }
+  experts.shared = fields.Int("shared_expert_intermediate_size", 0, kMaxWidth).value_or(0);
+  return experts;
+}
+
 namespace {
 
 void ParseQwen2(const io::JsonFields& fields, ModelConfig& config) {
@@ -19,7 +36,19 @@ void ParseQwen2(const io::JsonFields& fields, ModelConfig& config) {
   config.attention_bias = true;
 }
 
+void ParseQwen2Moe(const io::JsonFields& fields, ModelConfig& config) {
+  ParseQwen2(fields, config);
+  config.attention_bias = fields.Bool("qkv_bias").value_or(true);
+  config.experts = ParseQwenExperts(fields, config, /*normalized_by_default=*/false);
+  if (config.experts.shared == 0) {
+    fields.Fail("shared_expert_intermediate_size", "is missing");
+  }
+}
+
 }  // namespace
+
+const FamilySpec kQwen2MoeSpec = {Family::kQwen2Moe, "Qwen2MoeForCausalLM", ParseQwen2Moe,
+                                  BuildTransformer};
 
 const FamilySpec kQwen2Spec = {Family::kQwen2, "Qwen2ForCausalLM", ParseQwen2, BuildTransformer};
 

@@ -1,7 +1,4 @@
 // Qwen3: RMSNorm on every head's query and key, explicit head_dim; dense, or with experts.
-#include <algorithm>
-#include <vector>
-
 #include "model/config_fields.h"
 #include "model/families.h"
 #include "model/transformer.h"
@@ -19,15 +16,8 @@ void ParseQwen3(const io::JsonFields& fields, ModelConfig& config) {
 
 void ParseQwen3Moe(const io::JsonFields& fields, ModelConfig& config) {
   ParseQwen3(fields, config);
-  ExpertConfig& experts = config.experts;
-  experts = ParseExperts(fields, "num_experts", "moe_intermediate_size");
-  experts.normalized = fields.Bool("norm_topk_prob").value_or(false);
-  const int64_t step = fields.Int("decoder_sparse_step", 1, kMaxLayers).value_or(1);
-  const std::vector<int64_t> dense = fields.IntOrInts("mlp_only_layers", 0, kMaxLayers);
-  for (int64_t layer = 0; layer < config.layers; ++layer) {
-    experts.dense.push_back((layer + 1) % step != 0 ||
-                            std::ranges::find(dense, layer) != dense.end());
-  }
+  config.experts = ParseQwenExperts(fields, config, /*normalized_by_default=*/false);
+  config.experts.shared = 0;
 }
 
 }  // namespace

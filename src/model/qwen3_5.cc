@@ -1,6 +1,6 @@
 // Qwen3.5: Gated DeltaNet in three layers of four; in the others attention with norms of queries
-// and keys, a rotated quarter of a head, and a gate of its output. Norms' weights are stored
-// less 1.
+// and keys, a rotated quarter of a head, and a gate of its output; dense, or with experts one of
+// which all rows use. Norms' weights are stored less 1. Qwen3-Next is the same in other files.
 #include <cstdint>
 #include <string>
 
@@ -52,8 +52,25 @@ void ParseQwen3_5(const io::JsonFields& fields, ModelConfig& config) {
   if (!any) config.recurrent.clear();
 }
 
+void ParseQwen3_5Moe(const io::JsonFields& fields, ModelConfig& config) {
+  ParseQwen3_5(fields, config);
+  config.experts = ParseQwenExperts(fields, config, /*normalized_by_default=*/true);
+  config.experts.stacked = true;
+}
+
+// Qwen3-Next is Qwen3.5's predecessor; its files differ.
+void ParseQwen3Next(const io::JsonFields& fields, ModelConfig& config) {
+  ParseQwen3_5Moe(fields, config);
+  config.experts.stacked = false;
+  config.fused_delta = true;
+}
+
 }  // namespace
 
+const FamilySpec kQwen3NextSpec = {Family::kQwen3Next, "Qwen3NextForCausalLM", ParseQwen3Next,
+                                   BuildTransformer};
+const FamilySpec kQwen3_5MoeSpec = {Family::kQwen3_5Moe, "Qwen3_5MoeForCausalLM", ParseQwen3_5Moe,
+                                    BuildTransformer};
 const FamilySpec kQwen3_5Spec = {Family::kQwen3_5, "Qwen3_5ForCausalLM", ParseQwen3_5,
                                  BuildTransformer};
 

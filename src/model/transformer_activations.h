@@ -87,7 +87,7 @@ inline TransformerActivations PlaceTransformer(Arena& arena, const ModelConfig& 
     arena.Rewind(shared);
   }
   if (config.experts.count > 0) {
-    a.experts = PlaceExperts(arena, config.experts, rows, expert_scratch);
+    a.experts = PlaceExperts(arena, config.experts, product, rows, expert_scratch);
     arena.Rewind(shared);
   }
   a.gate = arena.Take(rows, config.intermediate, product);

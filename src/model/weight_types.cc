@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <initializer_list>
 
 #include "base/error.h"
 #include "base/join.h"
@@ -100,7 +101,7 @@ const BlockFormat* Quantization::Of(std::string_view name, int64_t cols) const {
   // exchange experts, and the rates of recurrent layers, whose errors add up over tokens: they are
   // a thousandth of a model.
   if (format == nullptr || module == "embed_positions" || module == "gate" || module == "router" ||
-      module == "in_proj_a" || module == "in_proj_b") {
+      module == "shared_expert_gate" || module == "in_proj_a" || module == "in_proj_b") {
     return nullptr;
   }
   for (const auto& [of, other] : modules) {
@@ -121,6 +122,7 @@ WeightTypes::WeightTypes(const ModelConfig& config, std::optional<DType> dtype,
       checkpoint_(std::move(checkpoint)),
       stored_(config.quantization),
       gated_head_dim_(config.output_gate ? config.head_dim : 0) {
+  if (config.fused_delta) fused_delta_ = config.delta;
   if (dtype == DType::kF32) {
     dtype_ = DType::kF32;
   } else if (quantization_.format != nullptr || config.quantized) {
@@ -132,9 +134,11 @@ WeightTypes::WeightTypes(const ModelConfig& config, std::optional<DType> dtype,
 }
 
 MatrixView WeightTypes::Of(const std::string& name, int64_t rows, int64_t cols) const {
-  const io::TensorInfo* info = checkpoint_ == nullptr ? nullptr : checkpoint_->Find(name).info;
+  const StoredRows place = RowsOf(name, rows);
+  const io::TensorInfo* info =
+      checkpoint_ == nullptr ? nullptr : checkpoint_->Find(place.tensor).info;
   const std::unique_ptr<StoredMatrix> stored =
-      dtype_ != DType::kF32 ? Stored(name, rows, cols) : nullptr;
+      dtype_ != DType::kF32 ? Stored(place.tensor, place.rows, cols) : nullptr;
   if (dtype_ != DType::kF32) {
     const BlockFormat* format = quantization_.Of(name, cols);
     if (format == nullptr) {
@@ -155,16 +159,38 @@ MatrixView WeightTypes::Of(const std::string& name, int64_t rows, int64_t cols) 
   return MatrixView::Of(static_cast<void*>(nullptr), dtype.value_or(DType::kF32), rows, cols);
 }
 
-std::unique_ptr<StoredMatrix> WeightTypes::Stored(const std::string& name, int64_t rows,
-                                                  int64_t cols) const {
-  if (checkpoint_ == nullptr) return nullptr;
-  if (auto stacked = FindStackedExpert(*checkpoint_, name, rows, cols)) return stacked;
-  if (!stored_) return nullptr;
-  return QuantizedMatrix::Find(*checkpoint_, *stored_, name, rows, cols);
+StoredRows WeightTypes::RowsOf(const std::string& name, int64_t rows) const {
+  const std::string_view module = ModuleOf(name);
+  if (gated_head_dim_ != 0 && module == "q_proj") {
+    const int64_t dim = gated_head_dim_;
+    return {name, rows, RowOrder(2 * dim, {{0, dim, 0}, {rows / 2, dim, dim}})};
+  }
+  if (!fused_delta_ || !module.starts_with("in_proj_")) return {name, rows, {}};
+  const ops::GatedDeltaShape& shape = *fused_delta_;
+  const int64_t values = shape.value_heads / shape.key_heads;  // heads of a key head
+  const auto fused = [&](const char* tensor, int64_t group,
+                         std::initializer_list<RowOrder::Section> sections) {
+    const size_t begin = name.rfind(module);
+    return StoredRows{std::string(name).replace(begin, module.size(), tensor),
+                      shape.key_heads * group, RowOrder(group, sections)};
+  };
+  // A key head's query and key, its values, and their gates.
+  const int64_t key = shape.key_dim, value = values * shape.value_dim, all = 2 * key + 2 * value;
+  const int64_t keys = shape.key_heads * key;
+  if (module == "in_proj_qkv") {
+    return fused("in_proj_qkvz", all, {{0, key, 0}, {keys, key, key}, {2 * keys, value, 2 * key}});
+  }
+  if (module == "in_proj_z") return fused("in_proj_qkvz", all, {{0, value, 2 * key + value}});
+  const bool rate = module == "in_proj_a";
+  return fused("in_proj_ba", 2 * values, {{0, values, rate ? values : 0}});
 }
 
-int64_t WeightTypes::GatedHeadDim(const std::string& name) const {
-  return ModuleOf(name) == "q_proj" ? gated_head_dim_ : 0;
+std::unique_ptr<StoredMatrix> WeightTypes::Stored(const std::string& tensor, int64_t rows,
+                                                  int64_t cols) const {
+  if (checkpoint_ == nullptr) return nullptr;
+  if (auto stacked = FindStackedExpert(*checkpoint_, tensor, rows, cols)) return stacked;
+  if (!stored_) return nullptr;
+  return QuantizedMatrix::Find(*checkpoint_, *stored_, tensor, rows, cols);
 }
 
 bool ConvertsWeights(const ModelConfig& config, std::optional<DType> dtype) {

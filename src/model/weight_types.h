@@ -12,6 +12,7 @@
 #include "base/matrix_view.h"
 #include "io/checkpoint.h"
 #include "model/config.h"
+#include "model/row_order.h"
 #include "model/stored_matrix.h"
 
 namespace litecache::model {
@@ -45,12 +46,13 @@ class WeightTypes {
 
   // A view without data. name: Hugging Face's.
   MatrixView Of(const std::string& name, int64_t rows, int64_t cols) const;
-  // The matrix as a directory has it that quantizes weights or stacks experts; null: it is plain,
-  // or missing.
-  std::unique_ptr<StoredMatrix> Stored(const std::string& name, int64_t rows, int64_t cols) const;
-  // Not 0: in files, the rows that gate the attention's output follow each head's own in this
-  // matrix; the head's dimension. In memory they follow those of all heads.
-  int64_t GatedHeadDim(const std::string& name) const;
+  // Where files have the rows of a matrix: those that gate the attention's output follow each
+  // head's own in q_proj, in memory those of all heads; and Qwen3-Next has the projections of a
+  // recurrent layer in two tensors, by key heads.
+  StoredRows RowsOf(const std::string& name, int64_t rows) const;
+  // A tensor of a directory that quantizes weights or stacks experts; null: it is plain, or
+  // missing.
+  std::unique_ptr<StoredMatrix> Stored(const std::string& tensor, int64_t rows, int64_t cols) const;
   bool quantized_files() const { return stored_.has_value(); }  // of such a directory
   // Whether matrices are blocks in memory.
   bool quantizes() const { return quantizes_; }
@@ -66,6 +68,7 @@ class WeightTypes {
   std::shared_ptr<const io::Checkpoint> checkpoint_;  // null: no matrix has a type of its own
   std::optional<QuantizationConfig> stored_;          // of the checkpoint
   int64_t gated_head_dim_ = 0;                        // 0: no output is gated
+  std::optional<ops::GatedDeltaShape> fused_delta_;   // none: projections are not fused
 };
 
 // Whether matrices that are not quantized are converted to another type, `dtype` or, if there is

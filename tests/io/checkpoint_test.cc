@@ -3,6 +3,9 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "expect_error.h"
 #include "safetensors_bytes.h"
@@ -32,6 +35,38 @@ TEST(CheckpointTest, ReadsOneFile) {
   EXPECT_EQ(std::memcmp(tensor.data, "abc", 3), 0);
   EXPECT_EQ(*tensor.file, directory.path() / "model.safetensors");
   EXPECT_EQ(checkpoint.Find("y").info, nullptr);
+}
+
+TEST(CheckpointTest, SplitsStackedExperts) {
+  const TemporaryDirectory directory;
+  // 2 experts: gate [1, 3] and up [1, 3]; down [2, 1].
+  directory.Write(
+      "model.safetensors",
+      SafetensorsBytes(R"({"a.experts.gate_up_proj":{"dtype":"U8","shape":[2,2,3],)"
+                       R"("data_offsets":[0,12]},"a.experts.down_proj":{"dtype":"U8",)"
+                       R"("shape":[2,2,1],"data_offsets":[12,16]},"b.experts.gate_up_proj":)"
+                       R"({"dtype":"U8","shape":[2,3,1],"data_offsets":[16,22]},)"
+                       R"("c.experts.down_proj":{"dtype":"U8","shape":[0,3,1],)"
+                       R"("data_offsets":[22,22]}})",
+                       "gggUUUhhhVVVddeexxxxxx"));
+  Checkpoint checkpoint(directory.path());
+  EXPECT_EQ(checkpoint.tensor_count(), 4u);
+  checkpoint.SplitExperts();
+  const auto expect = [&](const char* name, const std::vector<int64_t>& shape,
+                          std::string_view data) {
+    SCOPED_TRACE(name);
+    const Checkpoint::Tensor tensor = checkpoint.Find(name);
+    ASSERT_NE(tensor.info, nullptr);
+    EXPECT_EQ(tensor.info->shape, shape);
+    EXPECT_EQ(std::string_view(reinterpret_cast<const char*>(tensor.data), data.size()), data);
+  };
+  expect("a.experts.0.gate_proj.weight", {1, 3}, "ggg");
+  expect("a.experts.0.up_proj.weight", {1, 3}, "UUU");
+  expect("a.experts.1.gate_proj.weight", {1, 3}, "hhh");
+  expect("a.experts.1.up_proj.weight", {1, 3}, "VVV");
+  expect("a.experts.0.down_proj.weight", {2, 1}, "dd");
+  expect("a.experts.1.down_proj.weight", {2, 1}, "ee");
+  EXPECT_EQ(checkpoint.tensor_count(), 10u) << "three rows have no halves, and no experts no parts";
 }
 
 TEST(CheckpointTest, ReadsShardsAndReportsProgress) {

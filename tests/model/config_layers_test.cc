@@ -176,6 +176,54 @@ TEST(ConfigTest, Qwen3_5) {
   EXPECT_ERROR(Parse(with("attention_bias", true)), Unsupported, "attention_bias");
 }
 
+TEST(ConfigTest, SharedExperts) {
+  // Qwen3.5-35B-A3B's config, shortened. The numbers of parameters are Transformers'.
+  const json text = json::parse(R"({"attn_output_gate":true,"full_attention_interval":4,
+      "head_dim":256,"hidden_act":"silu","hidden_size":2048,"linear_conv_kernel_dim":4,
+      "linear_key_head_dim":128,"linear_num_key_heads":16,"linear_num_value_heads":32,
+      "linear_value_head_dim":128,"max_position_embeddings":262144,
+      "model_type":"qwen3_5_moe_text","moe_intermediate_size":512,"num_attention_heads":16,
+      "num_experts":256,"num_experts_per_tok":8,"num_hidden_layers":40,"num_key_value_heads":2,
+      "rms_norm_eps":1e-06,"rope_parameters":{"partial_rotary_factor":0.25,
+      "rope_theta":10000000,"rope_type":"default"},"shared_expert_intermediate_size":512,
+      "vocab_size":248320})");
+  const json whole = {{"architectures", {"Qwen3_5MoeForConditionalGeneration"}},
+                      {"dtype", "bfloat16"},
+                      {"tie_word_embeddings", false},
+                      {"text_config", text}};
+  const ModelConfig config = Parse(whole);
+  EXPECT_EQ(config.family, Family::kQwen3_5Moe);
+  EXPECT_EQ(config.parameters(), 34'660'610'688);
+  EXPECT_EQ(config.parameters(), ModelConfig::FromShapeName("qwen3.5-35b-a3b").parameters());
+  EXPECT_EQ(config.experts.shared, 512);
+  EXPECT_TRUE(config.experts.normalized && config.experts.stacked && config.output_gate);
+  EXPECT_FALSE(config.fused_delta);
+  EXPECT_EQ(config.is_recurrent(38), true);
+  EXPECT_TRUE(config.has_experts(38) && config.has_experts(39));
+  EXPECT_ERROR(Parse(With(whole, "text_config", Without(text, "moe_intermediate_size"))), FileError,
+               "'intermediate_size' is missing");
+  EXPECT_ERROR(Parse(With(whole, "text_config", With(text, "shared_expert_intermediate_size", -1))),
+               FileError, "shared_expert_intermediate_size");
+
+  const ModelConfig next = ModelConfig::FromShapeName("qwen3-next-80b-a3b");
+  EXPECT_EQ(next.family, Family::kQwen3Next);
+  EXPECT_EQ(next.parameters(), 79'674'391'296);
+  EXPECT_TRUE(next.fused_delta && !next.experts.stacked);
+
+  // Qwen1.5-MoE-A2.7B's config, shortened.
+  const json moe = json::parse(R"({"architectures":["Qwen2MoeForCausalLM"],"hidden_size":2048,
+      "intermediate_size":5632,"max_position_embeddings":8192,"moe_intermediate_size":1408,
+      "num_attention_heads":16,"num_experts":60,"num_experts_per_tok":4,"num_hidden_layers":24,
+      "num_key_value_heads":16,"shared_expert_intermediate_size":5632,"norm_topk_prob":false,
+      "torch_dtype":"bfloat16","use_sliding_window":false,"vocab_size":151936})");
+  const ModelConfig qwen2 = Parse(moe);
+  EXPECT_EQ(qwen2.parameters(), 14'315'784'192);
+  EXPECT_TRUE(qwen2.attention_bias && !qwen2.experts.normalized && !qwen2.qk_norm);
+  EXPECT_FALSE(Parse(With(moe, "qkv_bias", false)).attention_bias);
+  EXPECT_ERROR(Parse(Without(moe, "shared_expert_intermediate_size")), FileError,
+               "shared_expert_intermediate_size");
+}
+
 TEST(ConfigTest, Experts) {
   // Qwen3-30B-A3B's config, shortened.
   const json qwen = json::parse(R"({"architectures":["Qwen3MoeForCausalLM"],"head_dim":128,

@@ -59,21 +59,23 @@ TEST_F(ElementwiseTest, GateMul) {
 TEST_F(ElementwiseTest, SigmoidMul) {
   for (DType dtype : target_->Activations()) {
     for (int64_t cols : {1, 5, 15, 64, 4099, 16384}) {
-      SCOPED_TRACE(fmt::format("{}, cols {}", Name(dtype), cols));
-      Matrix gate = Matrix::Normal(random_, DType::kF32, 3, cols, 4, 4.0f);
-      gate.Set(1, 0, 200.0f);
-      gate.Set(2, 0, -200.0f);
-      const Matrix x = Matrix::Normal(random_, dtype, 3, cols, 4);
-      const auto want = [&](int64_t r, int64_t c) {
-        return x.At(r, c) / (1 + std::exp(-gate.At(r, c)));
-      };
-      ForEachVariant([&] {
-        const MatrixView device = OnDevice(x);
-        SigmoidMul(*stream_, OnDevice(gate), device);
-        ExpectNear(device, want, [&](int64_t r, int64_t c) {
-          return std::abs(want(r, c)) * (std::ldexp(16.0, -24) + Rounding(dtype)) + 1e-30;
+      for (const bool by_row : {false, true}) {
+        SCOPED_TRACE(fmt::format("{}, cols {}, by row {}", Name(dtype), cols, by_row));
+        Matrix gate = Matrix::Normal(random_, DType::kF32, 3, by_row ? 1 : cols, 4, 4.0f);
+        gate.Set(1, 0, 200.0f);
+        gate.Set(2, 0, -200.0f);
+        const Matrix x = Matrix::Normal(random_, dtype, 3, cols, 4);
+        const auto want = [&](int64_t r, int64_t c) {
+          return x.At(r, c) / (1 + std::exp(-gate.At(r, by_row ? 0 : c)));
+        };
+        ForEachVariant([&] {
+          const MatrixView device = OnDevice(x);
+          SigmoidMul(*stream_, OnDevice(gate), device);
+          ExpectNear(device, want, [&](int64_t r, int64_t c) {
+            return std::abs(want(r, c)) * (std::ldexp(16.0, -24) + Rounding(dtype)) + 1e-30;
+          });
         });
-      });
+      }
     }
   }
 }

@@ -22,8 +22,9 @@ void GateMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const
 }
 
 void SigmoidMul(Stream& stream, const MatrixView& gate, const MatrixView& x) {
-  LC_CHECK(gate.dtype == DType::kF32 && gate.rows == x.rows && gate.cols == x.cols,
-           "gate [{}, {}], x [{}, {}]", gate.rows, gate.cols, x.rows, x.cols);
+  LC_CHECK(
+      gate.dtype == DType::kF32 && gate.rows == x.rows && (gate.cols == x.cols || gate.cols == 1),
+      "gate [{}, {}], x [{}, {}]", gate.rows, gate.cols, x.rows, x.cols);
   if (x.rows == 0 || x.cols == 0) return;
   if constexpr (cuda::kAvailable) {
     if (cuda::RunsHere(stream)) return cuda::SigmoidMul(stream, gate, x);

@@ -12,7 +12,7 @@ namespace litecache::ops {
 void GateMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y,
              const GateFunction& function = kSilu);
 
-// x /= 1 + exp(-gate) in place. gate, x [T, n] f32.
+// x /= 1 + exp(-gate) in place. x [T, n] f32; gate [T, n] or, for all of a row, [T, 1] f32.
 void SigmoidMul(Stream& stream, const MatrixView& gate, const MatrixView& x);
 
 // x = max(x, 0) in place. x [T, n] f32.

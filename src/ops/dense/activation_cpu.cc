@@ -1,5 +1,7 @@
 #include "ops/dense/activation_cpu.h"
 
+#include <cmath>
+
 #include "ops/common/row_grain.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -35,6 +37,12 @@ void SigmoidMulRow(const float* gate, int64_t n, float* x) {
   });
 }
 
+void ScaleRow(float factor, int64_t n, float* x) {
+  ForEachVector(n, [=](auto d, int64_t i) HWY_ATTR {
+    hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::Set(d, factor)), d, x + i);
+  });
+}
+
 void ReluRow(float* x, int64_t n) {
   ForEachVector(n, [=](auto d, int64_t i) HWY_ATTR {
     hn::StoreU(hn::Max(hn::LoadU(d, x + i), hn::Zero(d)), d, x + i);
@@ -50,6 +58,7 @@ namespace litecache::ops::cpu {
 
 HWY_EXPORT(GateMulRow);
 HWY_EXPORT(SigmoidMulRow);
+HWY_EXPORT(ScaleRow);
 HWY_EXPORT(ReluRow);
 
 namespace {
@@ -87,6 +96,13 @@ void GateMul(ThreadPool& pool, const MatrixView& gate, const MatrixView& up, con
 }
 
 void SigmoidMul(ThreadPool& pool, const MatrixView& gate, const MatrixView& x) {
+  if (gate.cols == 1 && x.cols > 1) {
+    const auto scale = HWY_DYNAMIC_DISPATCH(ScaleRow);
+    ForEachPiece(pool, x.rows, x.cols, x.rows == 1, [&](int64_t r, int64_t c, int64_t n) {
+      scale(1 / (1 + std::exp(-*gate.Row<float>(r))), n, x.Row<float>(r) + c);
+    });
+    return;
+  }
   const auto row = HWY_DYNAMIC_DISPATCH(SigmoidMulRow);
   ForEachPiece(pool, x.rows, x.cols, Contiguous(gate) && Contiguous(x),
                [&](int64_t r, int64_t c, int64_t n) {

@@ -34,7 +34,8 @@ __global__ void GateMulKernel(const In* gate, int64_t gate_stride, const In* up,
   }
 }
 
-template <typename T, int kWidth>
+// kByRow: gate has one column.
+template <typename T, int kWidth, bool kByRow>
 __global__ void SigmoidMulKernel(const float* gate, int64_t gate_stride, T* x, int64_t stride,
                                  int64_t cols) {
   LetNextKernelStart();
@@ -42,12 +43,14 @@ __global__ void SigmoidMulKernel(const float* gate, int64_t gate_stride, T* x, i
   const int64_t r = blockIdx.x;
   for (int64_t c = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth; c < cols;
        c += int64_t{gridDim.y} * kThreads * kWidth) {
-    const Vector<float, kWidth> g = Load<kWidth>(gate + r * gate_stride + c);
+    const Vector<float, kByRow ? 1 : kWidth> g =
+        Load < kByRow ? 1 : kWidth > (gate + r * gate_stride + (kByRow ? 0 : c));
     const Vector<T, kWidth> v = Load<kWidth>(x + r * stride + c);
     float values[kWidth];
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i)
-      values[i] = static_cast<float>(v.at[i]) / (1.0f + expf(-g.at[i]));
+    for (int i = 0; i < kWidth; ++i) {
+      values[i] = static_cast<float>(v.at[i]) / (1.0f + expf(-g.at[kByRow ? 0 : i]));
+    }
     Store<kWidth>(x + r * stride + c, values);
   }
 }
@@ -96,11 +99,14 @@ void GateMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const
 }
 
 void SigmoidMul(Stream& stream, const MatrixView& gate, const MatrixView& x) {
+  const bool by_row = gate.cols != x.cols;
   const auto launch = [&]<typename T, int kWidth>() {
-    LaunchOverlapping(AsCuda(stream), SigmoidMulKernel<T, kWidth>, GridOf(x, kWidth), kThreads, 0,
+    const auto kernel =
+        by_row ? SigmoidMulKernel<T, kWidth, true> : SigmoidMulKernel<T, kWidth, false>;
+    LaunchOverlapping(AsCuda(stream), kernel, GridOf(x, kWidth), kThreads, 0,
                       gate.Row<const float>(0), gate.stride, x.Row<T>(0), x.stride, x.cols);
   };
-  const bool wide = Aligned(gate, 4) && Aligned(x, 4);
+  const bool wide = (by_row || Aligned(gate, 4)) && Aligned(x, 4);
   if (x.dtype == DType::kBF16) {
     wide ? launch.operator()<__nv_bfloat16, 4>() : launch.operator()<__nv_bfloat16, 1>();
   } else {
