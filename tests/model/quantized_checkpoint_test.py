@@ -19,7 +19,8 @@ try:
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
-from quantized_models import (DTYPES, MODELS, Model, awq, compressed, fp8, gptq, write_gptq, write_packed,
+from gguf_test import FIXTURES, read_safetensors
+from quantized_models import (DTYPES, MODELS, Model, awq, compressed, fp8, gptq, write_fp8, write_gptq, write_packed,
                               write_safetensors)
 
 SEED = int(os.environ.get("LC_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -96,6 +97,32 @@ class QuantizedCheckpointTest(unittest.TestCase):
             weight_map |= {name: f"{shard}.safetensors" for name in part}
         (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
         np.testing.assert_array_equal(self.logits(path, "--dtype", "f32"), expected)
+
+    def test_rows_in_other_orders(self):
+        """Matrices whose rows are not in the order of their tensors, beside plain ones, and single experts."""
+        for name in ("qwen3_5_text", "qwen3_next"):
+            config = json.loads((FIXTURES / name / "config.json").read_text())
+            quantized, plain = {}, {}
+            for key, (values, dtype) in read_safetensors(FIXTURES / name / "model.safetensors").items():
+                module, kind = key.removesuffix(".weight"), key.rsplit(".", 2)[-2]
+                quantized[key] = plain[key] = ("F32", values)
+                if key.endswith("proj.weight") or kind in ("in_proj_qkv", "in_proj_qkvz", "in_proj_z"):
+                    tensors, values = write_fp8(self.chance, *values.shape, block=(16, 24))
+                    del quantized[key]
+                    quantized |= {f"{module}.{part}": tensor for part, tensor in tensors.items()}
+                    plain[key] = ("F32", values)
+            config = {key: value for key, value in config.items() if key != "dtype"} | {"dtype": "float32"}
+            results = []
+            for tensors, added in ((plain, {}), (quantized, {"quantization_config": fp8(weight_block_size=[16, 24])})):
+                path = self.directory / f"{name}-{len(results)}"
+                path.mkdir()
+                (path / "config.json").write_text(json.dumps(config | added))
+                write_safetensors(path / "model.safetensors", tensors)
+                results.append(self.logits(path, "--dtype", "f32"))
+            with self.subTest(model=name):
+                self.assertGreater(len(quantized), len(plain) + 20)
+                self.assertGreater(np.linalg.norm(results[0]), 1)
+                np.testing.assert_array_equal(results[1], results[0])
 
     def error_of(self, model):
         model.write(self.directory / "model")
