@@ -42,8 +42,9 @@ double FeedForwardWeights(const model::ModelConfig& c, int64_t layer) {
   if (!c.has_experts(layer)) {
     return (c.family == model::Family::kOpt ? 2 : 3) * hidden * static_cast<double>(c.intermediate);
   }
-  return hidden *
-         static_cast<double>(c.experts.count + 3 * c.experts.active * c.experts.intermediate);
+  const model::ExpertConfig& e = c.experts;
+  const int64_t shared = e.shared > 0 ? 1 + 3 * e.shared : 0;
+  return hidden * static_cast<double>(e.count + 3 * e.active * e.intermediate + shared);
 }
 
 // One query row over `keys` keys in one layer: q.k and the weighted sum.

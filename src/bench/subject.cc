@@ -59,7 +59,7 @@ void Subject::Load(const SubjectOptions& options) {
   }
   if (options.layers > 0) {
     name_ = fmt::format("{} ({} of {} layers)", name_, options.layers, config.layers);
-    config.layers = options.layers;
+    config.KeepLayers(options.layers);
   }
   const model::WeightTypes types(config, load.dtype, load.quantization, nullptr);
   const auto weights =

@@ -99,8 +99,9 @@ void CheckWeights(const Parts& parts, const model::ModelConfig& config,
                   const EngineOptions& options) {
   engine::CheckLayersAhead(options, config);
   const model::LoadOptions load = engine::WeightOptions(options);
-  const auto checkpoint =
-      parts.directory.empty() ? nullptr : std::make_shared<const io::Checkpoint>(parts.directory);
+  const auto checkpoint = parts.directory.empty() ? nullptr
+                                                  : std::make_shared<const io::Checkpoint>(
+                                                        parts.directory, config.experts.stacked);
   const auto weights = model::EstimateWeights(
       config, {config, load.dtype, load.quantization, checkpoint},
       {load.weights_on_device, load.experts_on_device}, parts.machine.gpu != nullptr);

@@ -52,11 +52,12 @@ int64_t PairedHeads(const Gguf& gguf, const std::string& name) {
 
 }  // namespace
 
-Checkpoint::Checkpoint(const fs::path& model) : path_(model) {
+Checkpoint::Checkpoint(const fs::path& model, bool stacked_experts) : path_(model) {
   if (IsGguf(model)) {
     AddGguf();
   } else {
     AddDirectory();
+    if (stacked_experts) SplitExperts();
   }
 }
 
@@ -168,7 +169,6 @@ void Checkpoint::Add(std::unique_ptr<TensorFile> file) {
 }
 
 void Checkpoint::SplitExperts() {
-  if (gguf_ != nullptr) return;
   for (size_t file = 0; file < files_.size(); ++file) {
     for (const auto& [stored, info] : files_[file]->tensors()) {
       const bool stacked = info.shape.size() == 3 && info.shape[0] >= 1 &&

@@ -21,7 +21,11 @@ class Checkpoint {
   // Maps the files and checks them against the index. `model`: a directory, or the (first) file of
   // a GGUF model. Throws FileError: no weights in the directory (the message says what is in it
   // instead), a missing shard, a tensor that is missing from its shard or is in two.
-  explicit Checkpoint(const std::filesystem::path& model);
+  // stacked_experts: where a directory has the experts of a layer in two tensors,
+  // "….experts.gate_up_proj" [experts, 2 intermediate, hidden] and "….experts.down_proj" [experts,
+  // hidden, intermediate], their matrices are also found by the usual names:
+  // "….experts.3.up_proj.weight".
+  explicit Checkpoint(const std::filesystem::path& model, bool stacked_experts = false);
 
   struct Tensor {
     const TensorInfo* info = nullptr;
@@ -39,12 +43,6 @@ class Checkpoint {
   size_t tensor_count() const { return tensors_.size(); }
   // In ascending order, independent of shards.
   std::vector<std::string> TensorNames() const;
-
-  // Where a directory has the experts of a layer in two tensors, "….experts.gate_up_proj"
-  // [experts, 2 intermediate, hidden] and "….experts.down_proj" [experts, hidden, intermediate],
-  // their matrices can be found by the usual names, too: "….experts.3.up_proj.weight". Throws
-  // FileError for absurd numbers of experts.
-  void SplitExperts();
 
   // Names, sizes and times of its files, in one line: any rewritten file changes it, however small
   // the change. Throws FileError.
@@ -69,6 +67,7 @@ class Checkpoint {
   void AddIndexed(const std::filesystem::path& index);
   void AddGguf();
   void Add(std::unique_ptr<TensorFile> file);
+  void SplitExperts();
   // stored: the tensor's name in files_[file].
   void AddTensor(size_t file, const std::string& name, const std::string& stored,
                  const TensorInfo& info);

@@ -134,6 +134,15 @@ int64_t CountParameters(const ModelConfig& c, int64_t experts) {
 
 }  // namespace
 
+void ModelConfig::KeepLayers(int64_t count) {
+  layers = count;
+  for (std::vector<bool>* of_layers : {&unrotated, &windowed, &recurrent, &experts.dense}) {
+    if (of_layers->empty()) continue;
+    of_layers->resize(static_cast<size_t>(count));
+    if (std::ranges::count(*of_layers, true) == 0) of_layers->clear();
+  }
+}
+
 int64_t ModelConfig::parameters() const { return CountParameters(*this, experts.count); }
 int64_t ModelConfig::active_parameters() const { return CountParameters(*this, experts.active); }
 

@@ -80,7 +80,7 @@ struct ExpertConfig {
   // The width of one more expert that all rows use, each times the sigmoid of a product of its own:
   // "mlp.shared_expert.up_proj.weight", "mlp.shared_expert_gate.weight" [1, hidden]. 0: none.
   int64_t shared = 0;
-  // Directories may have the experts of a layer in two tensors (io::Checkpoint::SplitExperts).
+  // Directories may have the experts of a layer in two tensors (io::Checkpoint).
   bool stacked = false;
   std::vector<bool> dense;  // [layers]: layers with an ordinary block; empty: none
   bool bias = false;        // of the router and of all matrices
@@ -169,6 +169,8 @@ struct ModelConfig {
   kv::Layout kv_layout(DType dtype) const {
     return {layers, q_heads, kv_heads, head_dim, dtype, hidden, window, windowed, delta, recurrent};
   }
+  // Drops all layers but the first `count`.
+  void KeepLayers(int64_t count);
   // Number of weights; tied embeddings count once.
   int64_t parameters() const;
   // Of these, the number that a row of activations is multiplied with.

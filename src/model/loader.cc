@@ -73,8 +73,7 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
                                      const LoadOptions& options) {
   ModelConfig config = ModelConfig::FromModel(model);
   const bool gpu = device.type() == DeviceType::kCuda;
-  const auto checkpoint = std::make_shared<io::Checkpoint>(model);
-  if (config.experts.stacked) checkpoint->SplitExperts();
+  const auto checkpoint = std::make_shared<const io::Checkpoint>(model, config.experts.stacked);
   const WeightTypes types(config, options.dtype, options.quantization, checkpoint);
   int64_t total = 0;
   if (gpu) {

@@ -26,7 +26,10 @@ TEST(Cost, DecodeMultipliesEveryWeightOfAMatrixOnce) {
        2050.0 * 4096 + 32 * (4 * 4096 + 16384 + 4096) + 32 * 4 * 4096 + 2 * 4096},
       // Of 128 experts with three matrices of 768 x 2048 eight.
       {"qwen3-30b-a3b", 30532122624 - 48.0 * 120 * 3 * 768 * 2048,
-       151936.0 * 2048 + (2 * 48 + 1) * 2048 + 48 * 2 * 128}};
+       151936.0 * 2048 + (2 * 48 + 1) * 2048 + 48 * 2 * 128},
+      // Of 60 experts four, beside one that all rows use; biases of q, k and v.
+      {"qwen1.5-moe-a2.7b", 14315784192 - 24.0 * 56 * 3 * 1408 * 2048,
+       151936.0 * 2048 + (2 * 24 + 1) * 2048 + 24 * 3 * 2048}};
   for (const Published& m : models) {
     const ModelConfig c = ModelConfig::FromShapeName(m.shape);
     for (const int64_t batch : {1, 5}) {

@@ -49,9 +49,8 @@ TEST(CheckpointTest, SplitsStackedExperts) {
                        R"("c.experts.down_proj":{"dtype":"U8","shape":[0,3,1],)"
                        R"("data_offsets":[22,22]}})",
                        "gggUUUhhhVVVddeexxxxxx"));
-  Checkpoint checkpoint(directory.path());
-  EXPECT_EQ(checkpoint.tensor_count(), 4u);
-  checkpoint.SplitExperts();
+  EXPECT_EQ(Checkpoint(directory.path()).tensor_count(), 4u);
+  const Checkpoint checkpoint(directory.path(), /*stacked_experts=*/true);
   const auto expect = [&](const char* name, const std::vector<int64_t>& shape,
                           std::string_view data) {
     SCOPED_TRACE(name);

@@ -199,6 +199,15 @@ TEST(ConfigTest, SharedExperts) {
   EXPECT_TRUE(config.experts.normalized && config.experts.stacked && config.output_gate);
   EXPECT_FALSE(config.fused_delta);
   EXPECT_EQ(config.is_recurrent(38), true);
+  for (const int64_t count : {3, 4}) {  // none of the first three attends
+    ModelConfig few = config;
+    few.KeepLayers(count);
+    EXPECT_EQ(few.kv_layout(DType::kBF16).whole_layers(), count / 4);
+  }
+  ModelConfig attends = ModelConfig::FromShapeName("gemma3-1b");
+  attends.windowed.front() = false;
+  attends.KeepLayers(1);
+  EXPECT_TRUE(attends.uniform());
   EXPECT_TRUE(config.has_experts(38) && config.has_experts(39));
   EXPECT_ERROR(Parse(With(whole, "text_config", Without(text, "moe_intermediate_size"))), FileError,
                "'intermediate_size' is missing");

@@ -42,6 +42,7 @@ TEST(ShapesTest, ParameterCountsArePublishedOnes) {
       // Without vision, as Transformers counts them.
       {"qwen3.5-9b", 8'953'803'264},
       {"qwen3.5-27b", 26'895'998'464},
+      {"qwen1.5-moe-a2.7b", 14'315'784'192},
       {"qwen3.5-35b-a3b", 34'660'610'688},
       {"qwen3-next-80b-a3b", 79'674'391'296},
       {"gpt-oss-20b", 20'914'757'184},
