@@ -64,7 +64,7 @@ ExpertBlock DecoderBase::TakeLayerExperts(int64_t layer, const std::string& name
   const ops::ExpertLayer& experts = block.experts;
   for (const ops::ExpertMatrices* matrices : {&experts.gate, &experts.up, &experts.down}) {
     expert_bytes_ +=
-        static_cast<uint64_t>(matrices->count) * WeightBytesOf(matrices->type, on_gpu());
+        static_cast<uint64_t>(config_.experts.count) * WeightBytesOf(matrices->type, on_gpu());
   }
   return block;
 }

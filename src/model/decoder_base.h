@@ -124,7 +124,7 @@ class DecoderBase : public Decoder {
   ModelConfig config_;
   std::unique_ptr<WeightStore> weights_;
   uint64_t gathered_bytes_ = 0;      // of tables that are only gathered from
-  uint64_t expert_bytes_ = 0;        // of all experts
+  uint64_t expert_bytes_ = 0;        // of all experts that routers choose from
   uint64_t gathered_row_bytes_ = 0;  // bytes of those tables that one token reads
   Buffer workspace_;
   std::unique_ptr<Mirror> inputs_;  // [3][input_rows_]: tokens, positions, rows that get logits

@@ -9,31 +9,55 @@
 
 namespace litecache::model {
 
+namespace {
+
+// Whether the shared expert can be one of the others: its matrices have their shapes and types.
+bool Joins(const WeightStore& weights, const ExpertConfig& config, const ExpertRequest& routed,
+           const std::string& shared) {
+  // Of experts in host memory the device keeps those that routers ask for, and counts them.
+  if (config.shared != config.intermediate || weights.experts_on_host()) return false;
+  for (int part = 0; part < ops::kExpertParts; ++part) {
+    const int64_t rows = routed.Rows(part), cols = routed.Cols(part);
+    const MatrixView one = weights.Type(routed.name(part, 0), rows, cols);
+    const MatrixView other =
+        weights.Type(fmt::format("{}.{}.weight", shared, kSharedParts[part]), rows, cols);
+    if (one.dtype != other.dtype || one.format != other.format) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 ExpertBlock TakeExperts(WeightStore& weights, const ExpertConfig& config, int64_t hidden,
                         int64_t layer, const std::string& name) {
   const LayerPlace place{layer, LayerPart::kRest};
   ExpertBlock block;
   const std::string router = fmt::format("{}{}.{}.", name, config.module, config.router);
+  const std::string shared = fmt::format("{}{}.shared_expert", name, config.module);
   block.router = weights.LayerMatrix(place, router + "weight", config.count, hidden);
   const std::string* const modules[] = {&config.gate, &config.up, &config.down};
-  const ExpertRequest request = {.place = place,
-                                 .count = config.count,
-                                 .hidden = hidden,
-                                 .intermediate = config.intermediate,
-                                 .name = [&](int part, int64_t expert) {
-                                   return fmt::format("{}{}.experts.{}.{}.weight", name,
-                                                      config.module, expert, *modules[part]);
-                                 }};
+  ExpertRequest request = {.place = place,
+                           .count = config.count,
+                           .hidden = hidden,
+                           .intermediate = config.intermediate,
+                           .name = [&](int part, int64_t expert) {
+                             if (expert == config.count) {
+                               return fmt::format("{}.{}.weight", shared, kSharedParts[part]);
+                             }
+                             return fmt::format("{}{}.experts.{}.{}.weight", name, config.module,
+                                                expert, *modules[part]);
+                           }};
+  block.joined = config.shared > 0 && Joins(weights, config, request, shared);
+  if (block.joined) ++request.count;
   block.experts = weights.Experts(request);
-  if (config.shared > 0) {
-    const std::string shared = fmt::format("{}{}.shared_expert", name, config.module);
-    const auto take = [&](const char* part, int64_t rows, int64_t cols) {
-      return weights.LayerMatrix(place, fmt::format("{}{}.weight", shared, part), rows, cols);
-    };
-    block.shared = {.share = take("_gate", 1, hidden),
-                    .gate = take(".gate_proj", config.shared, hidden),
-                    .up = take(".up_proj", config.shared, hidden),
-                    .down = take(".down_proj", hidden, config.shared)};
+  const auto take = [&](const std::string& matrix, int64_t rows, int64_t cols) {
+    return weights.LayerMatrix(place, fmt::format("{}{}.weight", shared, matrix), rows, cols);
+  };
+  if (config.shared > 0) block.shared.share = take("_gate", 1, hidden);
+  if (config.shared > 0 && !block.joined) {
+    block.shared.gate = take(".gate_proj", config.shared, hidden);
+    block.shared.up = take(".up_proj", config.shared, hidden);
+    block.shared.down = take(".down_proj", hidden, config.shared);
   }
   if (!config.bias) return block;
   block.router_bias = weights.Bias(router + "bias", config.count);
@@ -58,8 +82,9 @@ ExpertActivations PlaceExperts(Arena& arena, const ExpertConfig& config, DType p
                                int64_t rows, uint64_t scratch_bytes) {
   ExpertActivations a;
   a.logits = arena.Take(rows, config.count);
-  a.experts = arena.Take(rows, config.active);
-  a.weights = arena.Take(rows, config.active);
+  const int64_t active = config.active + (config.shared > 0 ? 1 : 0);
+  a.experts = arena.Take(rows, active);
+  a.weights = arena.Take(rows, active);
   a.scratch = arena.Take(1, static_cast<int64_t>((scratch_bytes + 3) / sizeof(float)));
   if (config.shared > 0) {
     a.share = arena.Take(rows, 1);
@@ -75,7 +100,7 @@ void RunExperts(Stream& stream, const ExpertConfig& config, const ExpertBlock& b
   const ops::Routing routing = {.experts = static_cast<int32_t*>(a.experts.data),
                                 .weights = a.weights.Row<float>(0),
                                 .rows = h.rows,
-                                .active = config.active};
+                                .active = block.Active(config)};
   const ops::LinearPart router = {.weight = block.router, .bias = block.router_bias, .y = a.logits};
   const SharedExpert& shared = block.shared;
   if (config.shared > 0) {
@@ -85,9 +110,9 @@ void RunExperts(Stream& stream, const ExpertConfig& config, const ExpertBlock& b
   } else {
     ops::Linear(stream, h, {&router, 1});
   }
-  ops::Route(stream, a.logits, config.normalized, routing);
+  ops::Route(stream, a.logits, config.normalized, routing, block.joined ? a.share : MatrixView());
   ops::Experts(stream, h, routing, block.experts, function, a.scratch.data, x);
-  if (config.shared == 0) return;
+  if (config.shared == 0 || block.joined) return;
   ops::GatedLinear(stream, h, {.weight = shared.gate, .y = a.shared_gate},
                    {.weight = shared.up, .y = a.shared_up}, function);
   ops::SigmoidMul(stream, a.share, a.shared_gate);

@@ -21,7 +21,13 @@ struct ExpertBlock {
   MatrixView router;                   // [experts, hidden]
   const float* router_bias = nullptr;  // [experts]
   ops::ExpertLayer experts;
-  SharedExpert shared;  // where config.shared is not 0
+  // Where config.shared is not 0. joined: its three matrices are the last of `experts`, which saves
+  // a step on a GPU three kernels; their shapes and types allow it.
+  SharedExpert shared;
+  bool joined = false;
+
+  // Of `experts`, those that a row uses.
+  int64_t Active(const ExpertConfig& config) const { return config.active + (joined ? 1 : 0); }
 };
 
 // name: the layer's, with its last dot.
@@ -31,8 +37,8 @@ ExpertBlock TakeExperts(WeightStore& weights, const ExpertConfig& config, int64_
 // What a step's rows need in such a block.
 struct ExpertActivations {
   MatrixView logits;   // [T, experts] f32, of the router
-  MatrixView experts;  // [T, active] of 32 bits
-  MatrixView weights;  // [T, active] f32
+  MatrixView experts;  // [T, ExpertBlock::Active()] of 32 bits
+  MatrixView weights;  // the same in f32
   MatrixView scratch;  // [1, floats] f32
   // Of the shared expert.
   MatrixView share;                   // [T, 1] f32

@@ -36,6 +36,7 @@ class ShapeWeights final : public WeightStore {
     CountAt(place, WeightBytesOf(type, gpu_));
     return type;
   }
+  bool experts_on_host() const override { return gpu_ && experts_ < 1; }
   ops::ExpertLayer Experts(const ExpertRequest& request) override {
     ops::ExpertLayer layer;
     const auto count = static_cast<uint64_t>(request.count);
@@ -46,11 +47,11 @@ class ShapeWeights final : public WeightStore {
       ops::PartOf(layer, part) = {type, request.count, nullptr};
       const uint64_t own = gpu_ ? ExpertStride(type) : WeightBytesOf(type, false);
       stride += own;
-      if (gpu_ && experts_ < 1) continue;
+      if (experts_on_host()) continue;
       CountAt(request.place, count * own);
       if (gpu_) counted_.device += count * sizeof(void*);
     }
-    if (gpu_ && experts_ < 1) {
+    if (experts_on_host()) {
       counted_.host += count * stride;
       counted_.device +=
           ExpertSlotBytes(request.count, ExpertSlotsOf(experts_, request.count), stride);

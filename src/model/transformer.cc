@@ -228,9 +228,9 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     uint64_t most = 0;
     for (int64_t i = 0; i < config().layers; ++i) {
       if (!config().has_experts(i)) continue;
-      most = std::max(most, ops::ExpertScratchBytes(device().type(),
-                                                    layers_[static_cast<size_t>(i)].experts.experts,
-                                                    rows, config().experts.active));
+      const ExpertBlock& block = layers_[static_cast<size_t>(i)].experts;
+      most = std::max(most, ops::ExpertScratchBytes(device().type(), block.experts, rows,
+                                                    block.Active(config().experts)));
     }
     return most;
   }

@@ -50,6 +50,7 @@ class WeightStore {
   virtual WeightStream* stream() const { return nullptr; }
   // Null if no experts stay in host memory.
   virtual ExpertStore* experts() const { return nullptr; }
+  virtual bool experts_on_host() const { return experts() != nullptr; }
   // A [n] vector widened to f32: norm weights and biases, a thousandth of a model's bytes. added:
   // to every element in the file.
   virtual const float* NormWeight(const std::string& name, int64_t n, float added) = 0;

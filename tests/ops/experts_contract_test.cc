@@ -16,9 +16,12 @@ TEST_F(ExpertsTest, RoutesToTheLargestLogits) {
                                               {300, 64, 6},
                                               {9, 1024, 64},
                                               {2, 1000, 1}}) {
-    for (const bool normalized : {false, true}) {
-      SCOPED_TRACE(fmt::format("{} rows, {} of {} experts, normalized {}", rows, active, experts,
-                               normalized));
+    for (const auto& [normalized, shared] :
+         {std::pair{false, false}, {true, false}, {false, true}, {true, true}}) {
+      SCOPED_TRACE(fmt::format("{} rows, {} of {} experts, normalized {}, shared {}", rows, active,
+                               experts, normalized, shared));
+      const int64_t sent = active + (shared ? 1 : 0);
+      if (sent > kMostActiveExperts) continue;
       Matrix logits = Matrix::Normal(random_, DType::kF32, rows, experts, 3, 4.0f);
       for (int64_t row = 0; row < rows; ++row) {  // equal logits
         for (int64_t i = 0; i < experts; i += 3) {
@@ -28,9 +31,12 @@ TEST_F(ExpertsTest, RoutesToTheLargestLogits) {
       logits.Set(0, 0, -std::numeric_limits<float>::infinity());
       logits.Set(rows - 1, experts - 1, 300);
       if (experts == 1) logits.Set(0, 0, -1e30f);
-      const auto count = static_cast<size_t>(rows * active);
-      const Routing routing{Poisoned<int32_t>(count), Poisoned<float>(count), rows, active};
-      Route(*stream_, OnDevice(logits), normalized, routing);
+      Matrix share = Matrix::Normal(random_, DType::kF32, rows, 1, 2, 4.0f);
+      share.Set(0, 0, -200);
+      const auto count = static_cast<size_t>(rows * sent);
+      const Routing routing{Poisoned<int32_t>(count), Poisoned<float>(count), rows, sent};
+      Route(*stream_, OnDevice(logits), normalized, routing,
+            shared ? OnDevice(share) : MatrixView());
       const std::vector<int32_t> got = Download(routing.experts, count);
       const std::vector<float> weights = Download(routing.weights, count);
       for (int64_t row = 0; row < rows; ++row) {
@@ -45,12 +51,17 @@ TEST_F(ExpertsTest, RoutesToTheLargestLogits) {
           sum += std::exp(logits.At(row, order[static_cast<size_t>(i)]) - most);
         }
         for (int64_t i = 0; i < active; ++i) {
-          const auto at = static_cast<size_t>(row * active + i);
+          const auto at = static_cast<size_t>(row * sent + i);
           const int32_t want = order[static_cast<size_t>(i)];
           ASSERT_EQ(got[at], want) << "row " << row << ", choice " << i;
           const double weight = std::exp(logits.At(row, want) - most) / sum;
           EXPECT_NEAR(weights[at], weight, tolerance * weight + 1e-38) << "row " << row;
         }
+        if (!shared) continue;
+        const auto last = static_cast<size_t>(row * sent + active);
+        const double weight = 1 / (1 + std::exp(-static_cast<double>(share.At(row, 0))));
+        ASSERT_EQ(got[last], experts);
+        EXPECT_NEAR(weights[last], weight, 1e-6 * weight + 1e-38) << "row " << row;
       }
     }
   }

@@ -40,34 +40,43 @@ struct WarpResults {
   bool last_to_arrive;
 };
 
-// Results of the same query over different rows, rescaled to one maximum.
+// Results of the same query over different rows, rescaled to one maximum: kPairs neighbouring pairs
+// of values.
+template <int kPairs>
 struct Merged {
-  float maximum = -kLargestScore, sum = 0, low = 0, high = 0;
+  float maximum = -kLargestScore, sum = 0;
+  float2 out[kPairs] = {};
 
   template <int kCount>
   __device__ void Add(const float (&maxima)[kCount], const float (&sums)[kCount],
-                      const float2 (&values)[kCount]) {
+                      const float2 (&values)[kCount][kPairs]) {
     float highest = maximum;
 #pragma unroll
     for (int i = 0; i < kCount; ++i) highest = fmaxf(highest, maxima[i]);
     const float kept = Exp2(maximum - highest);
     maximum = highest;
     sum *= kept;
-    low *= kept;
-    high *= kept;
+#pragma unroll
+    for (float2& o : out) o = {kept * o.x, kept * o.y};
 #pragma unroll
     for (int i = 0; i < kCount; ++i) {
       const float factor = Exp2(maxima[i] - highest);
       sum += factor * sums[i];
-      low += factor * values[i].x;
-      high += factor * values[i].y;
+#pragma unroll
+      for (int v = 0; v < kPairs; ++v) {
+        out[v].x += factor * values[i][v].x;
+        out[v].y += factor * values[i][v].y;
+      }
     }
   }
 
-  // Writes the final result: values c and c + 1 of the query head whose output begins at `column`.
+  // Writes the final result: values from c on of the query head whose output begins at `column`.
   __device__ void Store(const AttentionArrays& a, int64_t row, int32_t column, int32_t c) const {
     const float total = a.WithSink(column, maximum, sum);
-    a.Store(row, column + c, low / total, high / total);
+#pragma unroll
+    for (int v = 0; v < kPairs; ++v) {
+      a.Store(row, column + c + 2 * v, out[v].x / total, out[v].y / total);
+    }
     if (c == 0) a.StoreLogSum(row, column, maximum, sum);
   }
 };
@@ -83,16 +92,17 @@ __device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Queries& q
   for (int i = threadIdx.x; i < queries.count * halves; i += blockDim.x) {
     const int r = i / halves, c = 2 * (i - r * halves);
     float maxima[kMaxWarps], sums[kMaxWarps];
-    float2 values[kMaxWarps];
+    float2 values[kMaxWarps][1];
 #pragma unroll
     for (int w = 0; w < kMaxWarps; ++w) {
       const int32_t out = w < warps ? shared.out[w] : -1;
       maxima[w] = out >= 0 ? shared.maximum[w][r] : -kLargestScore;
       sums[w] = out >= 0 ? shared.sum[w][r] : 0.0f;
-      values[w] = out >= 0 ? *reinterpret_cast<const float2*>(memory + out + (r * kHeadDim + c) * 4)
-                           : make_float2(0, 0);
+      values[w][0] = out >= 0
+                         ? *reinterpret_cast<const float2*>(memory + out + (r * kHeadDim + c) * 4)
+                         : make_float2(0, 0);
     }
-    Merged merged;
+    Merged<1> merged;
     merged.Add(maxima, sums, values);
     if (partial == nullptr) {
       merged.Store(p.arrays, queries.row, queries.column + r * head_dim, c);
@@ -102,31 +112,34 @@ __device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Queries& q
       partial[r] = merged.maximum;
       partial[p.queries + r] = merged.sum;
     }
-    *reinterpret_cast<float2*>(partial + 2 * p.queries + r * head_dim + c) =
-        make_float2(merged.low, merged.high);
+    *reinterpret_cast<float2*>(partial + 2 * p.queries + r * head_dim + c) = merged.out[0];
   }
 }
 
-// Merges the partial results of blocks first .. last into out. Called by the whole block.
+// Merges the partial results of blocks first .. last into out. Called by the whole block. Where 66
+// blocks share a pair (two KV heads of 256), one block that reads all of their results takes longer
+// than the rows of 8,192 tokens: a thread has four values, for fewer rounds of loads.
 __device__ inline void MergeBlocks(const SplitProblem& p, int32_t pair,
                                    const SplitProblem::Queries& queries, uint32_t first,
                                    uint32_t last) {
-  constexpr int kAtOnce = 16;
-  const int head_dim = p.arrays.head_dim, halves = head_dim / 2;
-  for (int i = threadIdx.x; i < queries.count * halves; i += blockDim.x) {
-    const int r = i / halves, c = 2 * (i - r * halves);
-    Merged merged;
+  constexpr int kAtOnce = 16, kPairs = 2;
+  const int head_dim = p.arrays.head_dim, parts = head_dim / (2 * kPairs);
+  for (int i = threadIdx.x; i < queries.count * parts; i += blockDim.x) {
+    const int r = i / parts, c = 2 * kPairs * (i - r * parts);
+    Merged<kPairs> merged;
     for (uint32_t begin = first; begin <= last; begin += kAtOnce) {
       float maxima[kAtOnce], sums[kAtOnce];
-      float2 values[kAtOnce];
+      float2 values[kAtOnce][kPairs];
 #pragma unroll
       for (uint32_t b = 0; b < kAtOnce; ++b) {
         const bool there = begin + b <= last;
         const float* partial = p.Partial(pair, there ? begin + b : last);
         maxima[b] = __ldcg(partial + r);
         sums[b] = __ldcg(partial + p.queries + r);
-        values[b] =
-            __ldcg(reinterpret_cast<const float2*>(partial + 2 * p.queries + r * head_dim + c));
+        const auto* own =
+            reinterpret_cast<const float2*>(partial + 2 * p.queries + r * head_dim + c);
+#pragma unroll
+        for (int v = 0; v < kPairs; ++v) values[b][v] = __ldcg(own + v);
         if (!there) maxima[b] = -INFINITY;
       }
       merged.Add(maxima, sums, values);

@@ -30,18 +30,22 @@ void CheckShapes(const MatrixView& x, const Routing& routing, const ExpertLayer&
 
 }  // namespace
 
-void Route(Stream& stream, const MatrixView& logits, bool normalized, const Routing& routing) {
+void Route(Stream& stream, const MatrixView& logits, bool normalized, const Routing& routing,
+           const MatrixView& share) {
+  const int64_t shared = share.rows > 0 ? 1 : 0, routed = routing.active - shared;
   LC_CHECK(logits.dtype == DType::kF32 && logits.rows == routing.rows && logits.cols >= 1 &&
-               logits.cols <= kMostExperts && routing.active >= 1 &&
-               routing.active <= std::min(logits.cols, kMostActiveExperts),
+               logits.cols <= kMostExperts && routed >= 1 && routed <= logits.cols &&
+               routing.active <= kMostActiveExperts,
            "logits [{}, {}], {} experts for {} rows", logits.rows, logits.cols, routing.active,
            routing.rows);
+  LC_CHECK(shared == 0 ||
+           (share.dtype == DType::kF32 && share.rows == routing.rows && share.cols == 1));
   if (routing.rows == 0) return;
   const SectionScope section(stream, Section::kProducts);
   if constexpr (cuda::kAvailable) {
-    if (cuda::RunsHere(stream)) return cuda::Route(stream, logits, normalized, routing);
+    if (cuda::RunsHere(stream)) return cuda::Route(stream, logits, normalized, routing, share);
   }
-  cpu::Route(logits, normalized, routing);
+  cpu::Route(logits, normalized, routing, share);
 }
 
 uint64_t ExpertScratchBytes(DeviceType device, const ExpertLayer& layer, int64_t rows,

@@ -26,8 +26,10 @@ struct Routing {
 
 // For every row the `active` experts of the largest logits, and softmax(logits) of these; of equal
 // logits, the expert of the lower index. logits [rows, experts] f32. normalized: the weights of a
-// row are divided by their sum.
-void Route(Stream& stream, const MatrixView& logits, bool normalized, const Routing& routing);
+// row are divided by their sum. share [rows, 1] f32, if not empty: the last of a row's experts is
+// the one behind those of the logits, with the weight sigmoid(share).
+void Route(Stream& stream, const MatrixView& logits, bool normalized, const Routing& routing,
+           const MatrixView& share = {});
 
 // One matrix of every expert of a layer.
 struct ExpertMatrices {

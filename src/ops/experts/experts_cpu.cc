@@ -66,26 +66,31 @@ void ForEachRow(ThreadPool& pool, const std::vector<Sent>& rows, int64_t cols, c
 
 }  // namespace
 
-void Route(const MatrixView& logits, bool normalized, const Routing& routing) {
+void Route(const MatrixView& logits, bool normalized, const Routing& routing,
+           const MatrixView& share) {
+  const int64_t routed = routing.active - (share.rows > 0 ? 1 : 0);
   std::array<int32_t, kMostExperts> order;
   const auto experts = std::span(order).first(static_cast<size_t>(logits.cols));
   for (int64_t row = 0; row < routing.rows; ++row) {
     const float* const logit = logits.Row<float>(row);
     std::iota(experts.begin(), experts.end(), 0);
     std::partial_sort(
-        experts.begin(), experts.begin() + routing.active, experts.end(),
+        experts.begin(), experts.begin() + routed, experts.end(),
         [&](int32_t a, int32_t b) { return logit[a] != logit[b] ? logit[a] > logit[b] : a < b; });
     const float most = logit[experts[0]];
     float* const weights = routing.weights + row * routing.active;
     float sum = 0;
-    for (int64_t i = 0; i < (normalized ? routing.active : logits.cols); ++i) {
+    for (int64_t i = 0; i < (normalized ? routed : logits.cols); ++i) {
       sum += std::exp(logit[experts[static_cast<size_t>(i)]] - most);
     }
-    for (int64_t i = 0; i < routing.active; ++i) {
+    for (int64_t i = 0; i < routed; ++i) {
       const int32_t expert = experts[static_cast<size_t>(i)];
       routing.experts[row * routing.active + i] = expert;
       weights[i] = std::exp(logit[expert] - most) / sum;
     }
+    if (routed == routing.active) continue;
+    routing.experts[row * routing.active + routed] = static_cast<int32_t>(logits.cols);
+    weights[routed] = 1 / (1 + std::exp(-*share.Row<float>(row)));
   }
 }
 

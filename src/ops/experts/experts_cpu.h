@@ -7,7 +7,8 @@
 
 namespace litecache::ops::cpu {
 
-void Route(const MatrixView& logits, bool normalized, const Routing& routing);
+void Route(const MatrixView& logits, bool normalized, const Routing& routing,
+           const MatrixView& share);
 
 uint64_t ExpertScratchBytes(const ExpertLayer& layer, int64_t rows, int64_t active);
 

@@ -14,8 +14,10 @@ constexpr int kWarps = 4;  // of a block; a warp routes a row
 struct RouteArguments {
   const float* logits;
   int64_t stride;
-  int32_t rows, count, active;
+  int32_t rows, count, active, routed;
   bool normalized;
+  const float* share;  // null: all of `active` are routed
+  int64_t share_stride;
   int32_t* experts;
   float* weights;
 };
@@ -64,7 +66,7 @@ __global__ void __launch_bounds__(kWarps * 32) RouteKernel(const RouteArguments 
   constexpr int kChosen = kMostActiveExperts / 32;
   int32_t experts[kChosen] = {};
   float weights[kChosen] = {};
-  for (int i = 0; i < a.active; ++i) {
+  for (int i = 0; i < a.routed; ++i) {
     uint32_t own = 0;
     int own_expert = 0;
 #pragma unroll
@@ -99,9 +101,13 @@ __global__ void __launch_bounds__(kWarps * 32) RouteKernel(const RouteArguments 
 #pragma unroll
   for (int c = 0; c < kChosen; ++c) {
     const int i = c * 32 + lane;
-    if (i >= a.active) continue;
+    if (i >= a.routed) continue;
     a.experts[row * a.active + i] = experts[c];
     a.weights[row * a.active + i] = weights[c] / sum;
+  }
+  if (a.share != nullptr && lane == 0) {
+    a.experts[row * a.active + a.routed] = a.count;
+    a.weights[row * a.active + a.routed] = 1.0f / (1.0f + expf(-a.share[row * a.share_stride]));
   }
 }
 
@@ -116,14 +122,19 @@ void Launch(CudaStream& stream, const RouteArguments& a) {
 
 }  // namespace
 
-void Route(Stream& stream, const MatrixView& logits, bool normalized, const Routing& routing) {
+void Route(Stream& stream, const MatrixView& logits, bool normalized, const Routing& routing,
+           const MatrixView& share) {
+  const bool shared = share.rows > 0;
   LC_CHECK(logits.rows * routing.active <= INT32_MAX / 2);
   Launch<1>(AsCuda(stream), {.logits = logits.Row<const float>(0),
                              .stride = logits.stride,
                              .rows = static_cast<int32_t>(logits.rows),
                              .count = static_cast<int32_t>(logits.cols),
                              .active = static_cast<int32_t>(routing.active),
+                             .routed = static_cast<int32_t>(routing.active) - (shared ? 1 : 0),
                              .normalized = normalized,
+                             .share = shared ? share.Row<const float>(0) : nullptr,
+                             .share_stride = share.stride,
                              .experts = routing.experts,
                              .weights = routing.weights});
 }
