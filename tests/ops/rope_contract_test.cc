@@ -141,7 +141,8 @@ TEST_F(RopeTest, RotatesTheFirstDimensionsOfAHead) {
                                   {128, 48},
                                   {256, 64},
                                   {96, 48},
-                                  {400, 150}}) {
+                                  {400, 150},
+                                  {320, 16}}) {
     for (const RopePairs pairs : {RopePairs::kHalves, RopePairs::kNeighbours}) {
       for (const auto& [rows, heads] : {std::pair<int64_t, int64_t>{1, 9}, {140, 3}}) {
         SCOPED_TRACE(fmt::format("{} of {}, {}, rows {}, heads {}", 2 * half, dim,

@@ -90,6 +90,7 @@ __global__ void RopeKernel(float* x, int64_t stride, const float* rotations,
 // Heads of up to kRotatedParts matrices: one warp per token and head, which it holds in registers.
 constexpr int kHeadThreads = 128;
 constexpr int kMaxHalf = 128;
+constexpr int kMaxRest = 256;  // dimensions that are normed and not rotated
 constexpr int kRotatedParts = 3;
 
 struct RotatedPart {
@@ -142,8 +143,23 @@ __global__ void __launch_bounds__(kHeadThreads) RotateHeadsKernel(const RotateAr
     squares = fmaf(lower[j], lower[j], fmaf(upper[j], upper[j], squares));
   }
   if (part.norm != nullptr) {
-    const float mean = LaneSum(squares) / static_cast<float>(2 * a.half);
+    const int32_t rotated = 2 * a.half, kept = a.head_dim - rotated;
+    float rest[kMaxRest / 32];
+#pragma unroll
+    for (int j = 0; j < kMaxRest / 32; ++j) {
+      const int i = j * 32 + lane;
+      if (i >= kept) break;
+      rest[j] = x[rotated + i];
+      squares = fmaf(rest[j], rest[j], squares);
+    }
+    const float mean = LaneSum(squares) / static_cast<float>(a.head_dim);
     const float factor = 1.0f / sqrtf(mean + a.epsilon);
+#pragma unroll
+    for (int j = 0; j < kMaxRest / 32; ++j) {
+      const int i = j * 32 + lane;
+      if (i >= kept) break;
+      x[rotated + i] = rest[j] * factor * part.norm[rotated + i];
+    }
 #pragma unroll
     for (int j = 0; j < kPairs; ++j) {
       const int i = j * 32 + lane;
@@ -194,10 +210,10 @@ void RotateHeads(Stream& stream, std::span<const ProjectedHeads> parts, float no
   const int64_t half = rotations.cols / 2;
   if (rotations.rows == 0 || half == 0 || parts.empty()) return;
   const int64_t head_dim = parts.front().x.cols / parts.front().heads;
-  // The kernel holds a head's rotated dimensions, and norms those.
-  const bool whole = head_dim == rotations.cols;
+  // The kernel holds a head's rotated dimensions, and of heads with a norm the others, too.
+  const int64_t rest = head_dim - rotations.cols;
   const auto normed = [](const ProjectedHeads& part) { return part.norm != nullptr; };
-  if (half > kMaxHalf || (!whole && std::ranges::any_of(parts, normed))) {
+  if (half > kMaxHalf || (rest > kMaxRest && std::ranges::any_of(parts, normed))) {
     for (const auto& [x, heads, norm] : parts) {
       if (norm != nullptr) RmsNorm(stream, x, norm, norm_eps, heads, x);
       cuda::Rope(stream, x, rotations, heads, pairs);
