@@ -11,6 +11,8 @@ namespace litecache::model {
 
 namespace {
 
+constexpr const char* kSharedParts[ops::kExpertParts] = {"gate_proj", "up_proj", "down_proj"};
+
 // Whether the shared expert can be one of the others: its matrices have their shapes and types.
 bool Joins(const WeightStore& weights, const ExpertConfig& config, const ExpertRequest& routed,
            const std::string& shared) {
