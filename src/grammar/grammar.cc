@@ -156,7 +156,8 @@ std::shared_ptr<Grammar> Grammar::OfFrames(const std::vector<FramedSchema>& fram
   const StateId start = builder.Add(), end = builder.AddEnd();
   for (const FramedSchema& frame : frames) {
     const StateId value = builder.Literal(start, frame.before), after = builder.Add();
-    builder.Call(value, compiler.Compile(frame.schema), after);
+    const auto form = frame.tags ? SchemaCompiler::kParameters : SchemaCompiler::kJson;
+    builder.Call(value, compiler.Compile(frame.schema, form), after);
     builder.Literal(after, frame.after, end);
   }
   if (separator != nullptr) builder.Literal(end, *separator, start);

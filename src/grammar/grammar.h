@@ -16,11 +16,12 @@
 
 namespace litecache::grammar {
 
-// Text around a JSON value: {"name": "f", "arguments": VALUE}.
+// Text around a value: {"name": "f", "arguments": VALUE}.
 struct FramedSchema {
   std::string before;
   Json schema;
   std::string after;
+  bool tags = false;  // an object's fields in tags (parameter_tags.h); false: JSON
 };
 
 // What surrounds a model's thoughts.

@@ -23,7 +23,7 @@ std::shared_ptr<const TokenConstraint> GrammarCache::OfFrames(
     const std::vector<FramedSchema>& frames, const std::string* separator) {
   Json key = Json::array({separator != nullptr ? Json(*separator) : Json()});
   for (const FramedSchema& frame : frames) {
-    key.push_back({frame.before, frame.schema, frame.after});
+    key.push_back({frame.before, frame.schema, frame.after, frame.tags});
   }
   // Frames may name control tokens, which are not UTF-8.
   const std::string text = key.dump(-1, ' ', false, Json::error_handler_t::replace);

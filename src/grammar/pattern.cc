@@ -1,6 +1,8 @@
 #include "grammar/pattern.h"
 
+#include <algorithm>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/error.h"
@@ -132,6 +134,59 @@ CharacterAutomaton AllBut(const std::vector<std::u32string>& texts) {
   auto& rest = result.nodes[static_cast<size_t>(other)];
   rest.accepts = true;
   rest.edges.push_back({CharacterSet::All(), other});
+  return result;
+}
+
+CharacterAutomaton Without(std::u32string_view part, const CharacterAutomaton& texts) {
+  // A node is one of `texts` together with how much of the part has just been read.
+  CharacterAutomaton result;
+  std::map<std::pair<int, size_t>, int> nodes;
+  std::vector<std::pair<int, size_t>> work;
+  size_t ranges = 0;
+  const auto node_of = [&](int node, size_t read) {
+    const auto [found, added] = nodes.try_emplace({node, read}, 0);
+    if (!added) return found->second;
+    if (nodes.size() > AutomatonBuilder::kMaxStates) {
+      throw Unsupported("a pattern for a text in tags is too long");
+    }
+    work.emplace_back(node, read);
+    return found->second = result.Add();
+  };
+  const auto read_after = [&](size_t read, char32_t c) {
+    std::u32string behind(part.substr(0, read));
+    behind += c;
+    while (!part.starts_with(behind)) behind.erase(0, 1);
+    return behind.size();
+  };
+  const std::set<char32_t> letters(part.begin(), part.end());
+  result.start = node_of(texts.start, 0);
+  while (!work.empty()) {
+    const auto [id, read] = work.back();
+    work.pop_back();
+    const auto& node = texts.nodes[static_cast<size_t>(id)];
+    CharacterAutomaton::Node made;
+    made.accepts = node.accepts;
+    for (const int target : node.jumps) made.jumps.push_back(node_of(target, read));
+    for (const auto& [characters, target] : node.edges) {
+      std::map<size_t, CharacterSet> next;  // by how much of the part has been read then
+      CharacterSet others = characters.Complement();
+      for (const char32_t c : letters) {
+        const bool allowed = std::ranges::any_of(characters.ranges(), [&](const auto& range) {
+          return range.first <= c && c <= range.second;
+        });
+        if (allowed) next[read_after(read, c)].Add(c, c);
+        others.Add(c, c);
+      }
+      next[0].Add(others.Complement());
+      next.erase(part.size());
+      for (auto& [count, set] : next) {
+        ranges += set.ranges().size();
+        if (ranges > kMaxPatternRanges) throw Unsupported("a pattern's classes are too large");
+        if (!set.ranges().empty()) made.edges.push_back({std::move(set), node_of(target, count)});
+      }
+    }
+    result.nodes[static_cast<size_t>(nodes.at({id, read}))] = std::move(made);
+  }
   return result;
 }
 

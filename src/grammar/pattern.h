@@ -21,6 +21,10 @@ CharacterAutomaton ParsePattern(std::string_view pattern, bool whole = false);
 // Accepts every text except these.
 CharacterAutomaton AllBut(const std::vector<std::u32string>& texts);
 
+// Accepts those of the texts that do not contain `part`. Throws Unsupported if that takes too many
+// states.
+CharacterAutomaton Without(std::u32string_view part, const CharacterAutomaton& texts);
+
 // Decodes UTF-8; `text` must be valid.
 std::u32string ToCharacters(std::string_view text);
 

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "grammar/decimal.h"
+#include "grammar/parameter_tags.h"
 #include "grammar/pattern.h"
 #include "grammar/schema_keywords.h"
 
@@ -37,9 +38,7 @@ const std::map<std::string, std::string, std::less<>>& Formats() {
 
 }  // namespace
 
-void ScalarWriter::String(const Subschema& s, StateId from, StateId to) {
-  if (!s.schema.is_object()) return PlainString(0, kUnlimited, from, to);
-  const uint32_t min = Count(s, "minLength", 0), max = Count(s, "maxLength", kUnlimited);
+std::optional<CharacterAutomaton> ScalarWriter::Pattern(const Subschema& s) {
   std::string pattern, keyword;
   if (s.schema.contains("format")) {
     const Json& format = Expect(s, "format", Json::value_t::string, "a text");
@@ -57,17 +56,32 @@ void ScalarWriter::String(const Subschema& s, StateId from, StateId to) {
     pattern = Expect(s, "pattern", Json::value_t::string, "a text").get<std::string>();
     keyword = "pattern";
   }
-  if (keyword.empty()) return PlainString(min, max, from, to);
-  const StateId open = builder_.Literal(from, "\"");
-  const StateId close = builder_.Add();
+  if (keyword.empty()) return std::nullopt;
   try {
-    characters_.All(open, ParsePattern(pattern), min, max, close);
+    return ParsePattern(pattern);
   } catch (const Unsupported& error) {
     throw Unsupported("{}/{}: {}", s.path, keyword, error.what());
   } catch (const InvalidArgument& error) {
     throw InvalidArgument("{}/{}: {}", s.path, keyword, error.what());
   }
+}
+
+void ScalarWriter::String(const Subschema& s, StateId from, StateId to) {
+  if (!s.schema.is_object()) return PlainString(0, kUnlimited, from, to);
+  const uint32_t min = Count(s, "minLength", 0), max = Count(s, "maxLength", kUnlimited);
+  const auto pattern = Pattern(s);
+  if (!pattern) return PlainString(min, max, from, to);
+  const StateId open = builder_.Literal(from, "\"");
+  const StateId close = builder_.Add();
+  characters_.All(open, *pattern, min, max, close);
   builder_.Byte(close, '"', to);
+}
+
+void ScalarWriter::Parameter(const Subschema& s, StateId from, StateId to) {
+  static const std::u32string kEnd = ToCharacters(kParameterEndTag);
+  if (!s.schema.is_object()) return plain_.All(from, Without(kEnd, AllBut({})), 0, kUnlimited, to);
+  const uint32_t min = Count(s, "minLength", 0), max = Count(s, "maxLength", kUnlimited);
+  plain_.All(from, Without(kEnd, Pattern(s).value_or(AllBut({}))), min, max, to);
 }
 
 void ScalarWriter::PlainString(uint32_t min, uint32_t max, StateId from, StateId to) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,22 +16,27 @@ namespace litecache::grammar {
 // Writes between two states of an automaton. The schema `true` allows all values of the type.
 class ScalarWriter {
  public:
-  explicit ScalarWriter(AutomatonBuilder* builder) : builder_(*builder), characters_(builder) {}
+  explicit ScalarWriter(AutomatonBuilder* builder)
+      : builder_(*builder), characters_(builder), plain_(builder, CharacterWriter::kPlain) {}
 
   // Applies minLength, maxLength, pattern or format. Throws InvalidArgument and Unsupported with
   // the path of the place.
   void String(const Subschema& s, StateId from, StateId to);
+  // The same without quotes and escapes. The text does not contain kParameterEndTag.
+  void Parameter(const Subschema& s, StateId from, StateId to);
   // Applies minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf. Throws as above.
   void Number(const Subschema& s, bool integer, StateId from, StateId to);
   // A callee for a property name other than those in `but`.
   StateId Key(const std::vector<std::string>& but);
 
  private:
+  // Of the schema's strings, by pattern or format.
+  static std::optional<CharacterAutomaton> Pattern(const Subschema& s);
   // Accepts a string of min to max characters, with all escapes of JSON.
   void PlainString(uint32_t min, uint32_t max, StateId from, StateId to);
 
   AutomatonBuilder& builder_;
-  CharacterWriter characters_;
+  CharacterWriter characters_, plain_;
   std::map<std::string, StateId> shared_;  // callees by kind
 };
 

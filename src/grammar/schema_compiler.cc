@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "grammar/parameter_tags.h"
 #include "grammar/schema_keywords.h"
 
 namespace litecache::grammar {
@@ -19,13 +20,13 @@ constexpr int kTabs = 6;
 
 }  // namespace
 
-StateId SchemaCompiler::Compile(const Json& root) {
+StateId SchemaCompiler::Compile(const Json& root, Form form) {
   const SchemaDocument document(root, &work_left_);
   document.ChargeFor(root);
   document_ = &document;
   rules_.clear();  // references refer to this document
   rule_bytes_left_ = kRuleBytes + kRuleBytesGrowth * root.dump().size();
-  const StateId start = Rule({root, "#"});
+  const StateId start = Rule({root, "#"}, form);
   while (!pending_.empty()) {
     const Pending rule = std::move(pending_.front());
     pending_.pop_front();
@@ -35,7 +36,7 @@ StateId SchemaCompiler::Compile(const Json& root) {
   return start;
 }
 
-StateId SchemaCompiler::Rule(Subschema subschema) {
+StateId SchemaCompiler::Rule(Subschema subschema, Form form) {
   // A lone reference is replaced by its target.
   std::set<std::string> seen;
   while (subschema.schema.is_object() && subschema.schema.contains("$ref")) {
@@ -48,19 +49,19 @@ StateId SchemaCompiler::Rule(Subschema subschema) {
     subschema = document_->Resolve(reference.get<std::string>(), subschema.path);
   }
   document_->ChargeFor(subschema.schema);
-  std::string key = subschema.schema.dump();
+  std::pair<std::string, Form> key(subschema.schema.dump(), form);
   const auto found = rules_.find(key);
   if (found != rules_.end()) return found->second;
-  if (rules_.size() >= kMaxRules || key.size() > rule_bytes_left_) {
+  if (rules_.size() >= kMaxRules || key.first.size() > rule_bytes_left_) {
     throw InvalidArgument(
         "the schema is too large: its references and combinations never end, or give too many "
         "parts");
   }
-  rule_bytes_left_ -= key.size();
+  rule_bytes_left_ -= key.first.size();
   const StateId start = builder_.Add();
   const StateId end = builder_.AddEnd();
   rules_.emplace(std::move(key), start);
-  pending_.push_back({std::move(subschema), start, end});
+  pending_.push_back({std::move(subschema), form, start, end});
   return start;
 }
 
@@ -73,12 +74,13 @@ void SchemaCompiler::Write(const Pending& rule) {
   }
   if (schema.is_object()) {
     CheckKeywords(s);
-    if (schema.contains("$ref")) return builder_.Call(rule.start, Rule(s), rule.end);
+    if (schema.contains("$ref")) return builder_.Call(rule.start, Rule(s, rule.form), rule.end);
     for (const char* keyword : {"anyOf", "oneOf"}) {
-      if (schema.contains(keyword)) return WriteChoices(s, keyword, rule.start, rule.end);
+      if (!schema.contains(keyword)) continue;
+      return WriteChoices(s, keyword, rule.form, rule.start, rule.end);
     }
     if (schema.contains("const") || schema.contains("enum")) {
-      return WriteConstants(s, rule.start, rule.end);
+      return WriteConstants(s, rule.form, rule.start, rule.end);
     }
   }
   auto types = TypesOf(s);
@@ -86,11 +88,11 @@ void SchemaCompiler::Write(const Pending& rule) {
     // Every integer is a number, so "integer" is not written again next to "number".
     const bool covered =
         type == "integer" && std::find(types.begin(), types.end(), "number") != types.end();
-    if (!covered) WriteType(s, type, rule.start, rule.end);
+    if (!covered) WriteType(s, type, rule.form, rule.start, rule.end);
   }
 }
 
-void SchemaCompiler::WriteChoices(const Subschema& s, const char* keyword, StateId from,
+void SchemaCompiler::WriteChoices(const Subschema& s, const char* keyword, Form form, StateId from,
                                   StateId to) {
   const Json& choices = Expect(s, keyword, Json::value_t::array, "an array");
   if (choices.empty()) throw InvalidArgument("{}/{}: it is empty", s.path, keyword);
@@ -114,11 +116,14 @@ void SchemaCompiler::WriteChoices(const Subschema& s, const char* keyword, State
     // The other fields apply to every choice.
     document_->ChargeFor(rest);
     if (!rest.empty()) part.schema = Json{{"allOf", Json::array({rest, part.schema})}};
-    builder_.Call(from, Rule(std::move(part)), to);
+    builder_.Call(from, Rule(std::move(part), form), to);
   }
 }
 
-void SchemaCompiler::WriteConstants(const Subschema& s, StateId from, StateId to) {
+void SchemaCompiler::WriteConstants(const Subschema& s, Form form, StateId from, StateId to) {
+  if (form == kParameters) {
+    throw Unsupported("{}: const and enum are not supported for arguments in tags", s.path);
+  }
   for (const auto& [keyword, value] : s.schema.items()) {
     if (IsAnnotation(keyword) || keyword == "type" || keyword == "const" || keyword == "enum") {
       continue;
@@ -141,13 +146,27 @@ void SchemaCompiler::WriteConstants(const Subschema& s, StateId from, StateId to
       return std::find(types.begin(), types.end(), name) != types.end();
     };
     if (!is(type.c_str()) && !(type == "integer" && is("number"))) continue;
-    texts.insert(value.dump());
+    std::string text = value.dump();
+    if (form == kParameter && value.is_string()) {
+      text = value.get<std::string>();
+      if (text.find(kParameterEndTag) != std::string::npos) continue;
+    }
+    texts.insert(std::move(text));
   }
-  builder_.Literals(from, texts, to);
+  const StateId after = form == kParameter ? ParameterEnd(to) : to;
+  builder_.Literals(from, texts, after);
 }
 
-void SchemaCompiler::WriteType(const Subschema& s, const std::string& type, StateId from,
+void SchemaCompiler::WriteType(const Subschema& s, const std::string& type, Form form, StateId from,
                                StateId to) {
+  if (form == kParameters) {
+    if (type == "object") WriteParameters(s, from, to);
+    return;
+  }
+  if (form == kParameter) {
+    to = ParameterEnd(to);
+    if (type == "string") return scalars_.Parameter(s, from, to);
+  }
   if (type == "null") return builder_.Literal(from, "null", to);
   if (type == "boolean") {
     builder_.Literal(from, "true", to);
@@ -226,9 +245,7 @@ void SchemaCompiler::WriteMember(StateId from, StateId key, StateId value, State
   builder_.Call(begin, value, to);
 }
 
-void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
-  if (!s.schema.is_object()) return WriteMap(s, true, from, to);
-  // Properties in the schema's order.
+SchemaCompiler::Properties SchemaCompiler::PropertiesOf(const Subschema& s) const {
   std::vector<std::pair<std::string, Json>> properties;
   std::set<std::string> names;
   if (s.schema.contains("properties")) {
@@ -255,6 +272,12 @@ void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
       }
     }
   }
+  return {std::move(properties), std::move(required), std::move(more)};
+}
+
+void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
+  if (!s.schema.is_object()) return WriteMap(s, true, from, to);
+  const auto [properties, required, more] = PropertiesOf(s);
   if (properties.empty()) return WriteMap(s, more, from, to);
   for (const char* keyword : {"minProperties", "maxProperties"}) {
     if (!s.schema.contains(keyword)) continue;
@@ -312,6 +335,8 @@ void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
   }
   if (more != false) {
     const StateId member = builder_.Add(), after = builder_.Add();
+    std::set<std::string> names;
+    for (const auto& [name, schema] : properties) names.insert(name);
     WriteMember(member, scalars_.Key({names.begin(), names.end()}),
                 Rule({more, s.path + "/additionalProperties"}), after);
     builder_.Jump(first, member);
@@ -326,6 +351,28 @@ void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
   const StateId close = builder_.Add();
   builder_.Call(next, Space(), close);
   builder_.Byte(close, '}', to);
+}
+
+void SchemaCompiler::WriteParameters(const Subschema& s, StateId from, StateId to) {
+  if (!s.schema.is_object()) return builder_.Jump(from, to);
+  const auto [properties, required, more] = PropertiesOf(s);
+  if (Count(s, "minProperties", 0) > required.size() ||
+      Count(s, "maxProperties", kUnlimited) < properties.size()) {
+    throw Unsupported("{}: the number of arguments in tags cannot be limited", s.path);
+  }
+  for (const auto& [name, schema] : properties) {
+    const std::string path = PathOf(s.path + "/properties", PointerPart(name));
+    if (name.empty() || name.find_first_of("<>\n") != std::string::npos) {
+      throw Unsupported("{}: this name cannot be written in a tag", path);
+    }
+    const StateId value = builder_.Literal(from, fmt::format("{}{}>\n", kParameterTag, name));
+    const StateId line = builder_.Add(), next = builder_.Add();
+    builder_.Call(value, Rule({schema, path}, kParameter), line);
+    builder_.Byte(line, '\n', next);
+    if (!required.contains(name)) builder_.Jump(from, next);
+    from = next;
+  }
+  builder_.Jump(from, to);
 }
 
 void SchemaCompiler::WriteMap(const Subschema& s, const Json& values, StateId from, StateId to) {
@@ -358,6 +405,12 @@ void SchemaCompiler::WriteMap(const Subschema& s, const Json& values, StateId fr
     WriteMember(member, key, value, next);
     state = next;
   }
+}
+
+StateId SchemaCompiler::ParameterEnd(StateId to) {
+  const StateId from = builder_.Add();
+  builder_.Literal(from, fmt::format("\n{}", kParameterEndTag), to);
+  return from;
 }
 
 StateId SchemaCompiler::Space() {

@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,10 +23,17 @@ class SchemaCompiler {
  public:
   explicit SchemaCompiler(AutomatonBuilder* builder) : builder_(*builder), scalars_(builder) {}
 
+  // How a value is written.
+  enum Form {
+    kJson,
+    kParameters,  // the fields of an object as parameters in tags (parameter_tags.h)
+    kParameter,   // one of their values, up to the end of its tag
+  };
+
   // Returns the callee for a value of the schema; references must stay within the same document.
   // Throws InvalidArgument for malformed schemas and Unsupported for keywords that are not
   // supported, both with the path of the place. `root` is used only during the call.
-  StateId Compile(const Json& root);
+  StateId Compile(const Json& root, Form form = kJson);
 
   // A callee for at most one space or line break, before the first character of an answer.
   StateId LeadingSpace() { return AtMostOne(" \n"); }
@@ -33,20 +41,32 @@ class SchemaCompiler {
  private:
   struct Pending {
     Subschema subschema;
+    Form form;
     StateId start;
     StateId end;
   };
+  // What an object may have. additional: the schema of properties that `named` does not have.
+  struct Properties {
+    std::vector<std::pair<std::string, Json>> named;  // in the schema's order
+    std::set<std::string> required;
+    Json additional;
+  };
 
   // A callee for a subschema; its contents are written later.
-  StateId Rule(Subschema subschema);
+  StateId Rule(Subschema subschema, Form form = kJson);
   void Write(const Pending& rule);
-  void WriteChoices(const Subschema& s, const char* keyword, StateId from, StateId to);
-  void WriteConstants(const Subschema& s, StateId from, StateId to);
-  void WriteType(const Subschema& s, const std::string& type, StateId from, StateId to);
+  void WriteChoices(const Subschema& s, const char* keyword, Form form, StateId from, StateId to);
+  void WriteConstants(const Subschema& s, Form form, StateId from, StateId to);
+  void WriteType(const Subschema& s, const std::string& type, Form form, StateId from, StateId to);
   void WriteArray(const Subschema& s, StateId from, StateId to);
+  Properties PropertiesOf(const Subschema& s) const;
   void WriteObject(const Subschema& s, StateId from, StateId to);
+  void WriteParameters(const Subschema& s, StateId from, StateId to);
   void WriteMap(const Subschema& s, const Json& values, StateId from, StateId to);
   void WriteMember(StateId from, StateId key, StateId value, StateId to);
+
+  // The state after a parameter's value.
+  StateId ParameterEnd(StateId to);
 
   // Callees.
   StateId Space();  // between values: nothing, a space, or a new line and its indentation
@@ -55,7 +75,7 @@ class SchemaCompiler {
   AutomatonBuilder& builder_;
   ScalarWriter scalars_;
   const SchemaDocument* document_ = nullptr;
-  std::map<std::string, StateId> rules_;  // keyed by the schema's text
+  std::map<std::pair<std::string, Form>, StateId> rules_;  // keyed by the schema's text
   size_t rule_bytes_left_ = 0;
   size_t work_left_ = kSchemaWork;
   std::deque<Pending> pending_;

@@ -37,6 +37,8 @@ class SchemaDocument {
 
   // The schema with $ref next to other fields and allOf merged; a lone $ref is kept.
   Subschema Flatten(const Subschema& subschema) const;
+  // The same, but also follows lone references.
+  Subschema Plain(const Subschema& subschema) const;
 
   // Two of the schemas that may have a value in common, by their indices; none if types, constants,
   // or those of a property that both require tell every two of them apart.
@@ -56,9 +58,6 @@ class SchemaDocument {
   Json AllOf(const Json& a, const Json& b) const;
   Traits TraitsOf(const Subschema& subschema, int depth) const;
   static bool Disjoint(const Traits& a, const Traits& b);
-  // As Flatten(), but also follows lone references.
-  Subschema Plain(const Subschema& subschema) const;
-
   const Json& root_;
   size_t& work_left_;
   mutable std::map<std::string, Subschema> flattened_;

@@ -16,6 +16,7 @@
 #include "server/api/endpoints.h"
 #include "server/api/error.h"
 #include "server/api/harmony.h"
+#include "server/api/xml_calls.h"
 #include "server/http/request_reader.h"
 
 namespace {
@@ -143,10 +144,11 @@ void TryBody(std::string_view body) {
   }
 }
 
-// As what a model says in harmony: the same in one piece and in pieces of sizes given by the bytes.
-void TryHarmony(std::string_view bytes) {
+// As what a model says: the same in one piece and in pieces of sizes given by the bytes.
+template <typename MakeParser>
+void TryAnswer(std::string_view bytes, const MakeParser& make_parser) {
   const auto parse = [&](bool pieces) {
-    HarmonyAnswer parser(kHarmonyPrompt, std::set<std::string>{"f"}, 2);
+    auto parser = make_parser();
     std::vector<ToolEvent> events;
     for (size_t at = 0; at < bytes.size();) {
       const size_t count = pieces ? 1 + static_cast<uint8_t>(bytes[at]) % 7 : bytes.size();
@@ -172,12 +174,19 @@ void TryHarmony(std::string_view bytes) {
   }));
 }
 
+std::shared_ptr<const CallTypes> XmlTypes() {
+  static const auto types = std::make_shared<const CallTypes>(
+      CallTypes{{"f", {{"a", {"integer"}}, {"b", {"string", "null"}}, {"c", {"string"}}}}});
+  return types;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   TryBody(bytes);
-  TryHarmony(bytes);
+  TryAnswer(bytes, [] { return HarmonyAnswer(kHarmonyPrompt, std::set<std::string>{"f"}, 2); });
+  TryAnswer(bytes, [] { return XmlCallParser(XmlTypes(), 2); });
   RequestReader reader({4096, 65536});
   std::string pending;
   for (size_t at = 0; at < size && reader.state() == RequestReader::State::kReading;) {

@@ -5,6 +5,7 @@ Exits with 77 (skipped) if the Python packages are missing.
 """
 
 import json
+import pathlib
 import shutil
 import subprocess
 import sys
@@ -305,6 +306,42 @@ class Clients(ServerTest):
         large = subprocess.run([*common, self.server.url + "/v1/completions", "-d", "@-"],
                                input=padded, capture_output=True, text=True, check=True).stdout
         self.assertEqual(json.loads(large)["usage"]["completion_tokens"], 1)
+
+
+class TaggedCalls(ServerTest):
+    """The same calls of a model whose template asks for arguments in tags."""
+
+    @classmethod
+    def serve(cls):
+        folder = pathlib.Path(__file__).parents[1] / "tokenizer_jinja" / "data"
+        source = (folder / "qwen3_5.jinja").read_text(encoding="utf-8")
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja", encoding="utf-8") as template:
+            # Without thoughts, which this model would not end.
+            template.write("{% set enable_thinking = false %}" + source)
+            template.flush()
+            return Server("--chat-template", template.name)
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.client = cls.server.client()
+
+    test_tools = Clients.test_tools
+    test_tools_of_responses = Clients.test_tools_of_responses
+
+    def test_a_call_goes_back_into_the_prompt(self):
+        create, options = self.client.chat.completions.create, {"model": NAME, "tools": [KEEP]}
+        call = create(messages=TURNS, tool_choice="required", max_completion_tokens=400,
+                      parallel_tool_calls=False, **options).choices[0].message
+        turns = [*TURNS, call.model_dump(exclude_none=True),
+                 {"role": "tool", "tool_call_id": call.tool_calls[0].id, "content": "kept"}]
+        prompt = self.server.call("/apply-template", {"messages": turns, "tools": [KEEP]})["prompt"]
+        pet = Pet.model_validate_json(call.tool_calls[0].function.arguments)
+        self.assertIn("<tool_call>\n<function=keep>\n<parameter=kind>\n"
+                      f"{pet.kind}\n</parameter>\n<parameter=age>\n{pet.age}\n</parameter>\n",
+                      prompt)
+        self.assertEqual(create(messages=turns, tool_choice="none", max_completion_tokens=2,
+                                **options).choices[0].message.role, "assistant")
 
 
 class Reasoning(unittest.TestCase):

@@ -28,8 +28,10 @@ struct Split {
 
 Split Parse(Thinking thinking, const std::string& answer, size_t longest, std::mt19937_64& random,
             bool tools = false) {
-  std::optional<ToolCallParser> calls;
-  if (tools) calls.emplace(ToolFormat::kHermes, std::set<std::string>{"f"}, 10);
+  std::unique_ptr<ToolCallParser> calls;
+  if (tools) {
+    calls = std::make_unique<ToolCallParser>(ToolFormat::kHermes, std::set<std::string>{"f"}, 10);
+  }
   AnswerParser parser(std::make_unique<server::TaggedAnswer>(thinking, std::move(calls)));
   std::vector<ToolEvent> events;
   for (size_t at = 0; at < answer.size();) {

@@ -161,6 +161,7 @@ TEST_F(ToolCalls, TheTemplateTellsTheForm) {
   };
   EXPECT_EQ(DetectToolFormat(read("qwen2_5.jinja")), ToolFormat::kHermes);
   EXPECT_EQ(DetectToolFormat(read("qwen3.jinja")), ToolFormat::kHermes);
+  EXPECT_EQ(DetectToolFormat(read("qwen3_5.jinja")), ToolFormat::kXml);
   EXPECT_EQ(DetectToolFormat(read("llama_style.jinja")), ToolFormat::kLlama);
   EXPECT_EQ(DetectToolFormat(read("mistral_nemo.jinja")), ToolFormat::kMistral);
   EXPECT_EQ(DetectToolFormat(read("gpt_oss.jinja")), ToolFormat::kHarmony);

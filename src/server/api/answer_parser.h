@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -31,8 +30,8 @@ class AnswerParts {
 // in what follows them.
 class TaggedAnswer final : public AnswerParts {
  public:
-  // calls: unset where there are no functions.
-  TaggedAnswer(Thinking thinking, std::optional<ToolCallParser> calls)
+  // calls: null where there are no functions.
+  TaggedAnswer(Thinking thinking, std::unique_ptr<CallParser> calls)
       : thoughts_(thinking), calls_(std::move(calls)) {}
 
   void Add(std::string_view piece, std::vector<ToolEvent>* events) override {
@@ -46,7 +45,7 @@ class TaggedAnswer final : public AnswerParts {
     Forward(std::move(parts), events);
     if (calls_) calls_->Finish(events);
   }
-  bool splits() const override { return calls_.has_value() || thoughts_.enabled(); }
+  bool splits() const override { return calls_ != nullptr || thoughts_.enabled(); }
   bool thinks() const override { return thoughts_.thinks(); }
 
  private:
@@ -61,7 +60,7 @@ class TaggedAnswer final : public AnswerParts {
   }
 
   ThoughtSplitter thoughts_;
-  std::optional<ToolCallParser> calls_;
+  std::unique_ptr<CallParser> calls_;
 };
 
 // The parts of an answer, and how many of its tokens are thoughts.

@@ -6,6 +6,7 @@
 
 #include "server/api/harmony.h"
 #include "server/api/json.h"
+#include "server/api/xml_calls.h"
 
 namespace litecache::server {
 namespace {
@@ -55,6 +56,7 @@ ToolFormat DetectToolFormat(std::string_view chat_template) {
   if (IsHarmony(chat_template)) return ToolFormat::kHarmony;
   if (!has("tools")) return ToolFormat::kNone;
   if (has(kMistralTag)) return ToolFormat::kMistral;
+  if (IsXml(chat_template)) return ToolFormat::kXml;
   if (has(kOpenTag)) return ToolFormat::kHermes;
   if (has(kPythonTag) || has("\"parameters\": ")) return ToolFormat::kLlama;
   return ToolFormat::kPlain;
@@ -62,6 +64,7 @@ ToolFormat DetectToolFormat(std::string_view chat_template) {
 
 std::string BeforeArguments(ToolFormat format, const std::string& name) {
   if (format == ToolFormat::kHarmony) return BeforeHarmonyArguments(name);
+  if (format == ToolFormat::kXml) return fmt::format("<tool_call>\n<function={}>\n", name);
   const char* tag = format == ToolFormat::kHermes    ? "<tool_call>\n"
                     : format == ToolFormat::kMistral ? "[TOOL_CALLS]["
                                                      : "";
@@ -71,6 +74,7 @@ std::string BeforeArguments(ToolFormat format, const std::string& name) {
 
 std::string AfterArguments(ToolFormat format) {
   return format == ToolFormat::kHermes    ? "}\n</tool_call>"
+         : format == ToolFormat::kXml     ? "</function>\n</tool_call>"
          : format == ToolFormat::kMistral ? "}]"
          : format == ToolFormat::kHarmony ? ""
                                           : "}";
@@ -78,7 +82,7 @@ std::string AfterArguments(ToolFormat format) {
 
 const std::string* CallSeparator(ToolFormat format) {
   static const std::string kLine = "\n";
-  return format == ToolFormat::kHermes ? &kLine : nullptr;
+  return format == ToolFormat::kHermes || format == ToolFormat::kXml ? &kLine : nullptr;
 }
 
 bool ToolCallParser::CallScanner::AddToString(char c) {

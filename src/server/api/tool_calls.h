@@ -14,6 +14,8 @@ enum class ToolFormat {
   kNone,  // the template does not support tools
   // Any number of <tool_call>\n{"name": NAME, "arguments": {...}}\n</tool_call>, as in Qwen.
   kHermes,
+  // The same, but with the arguments between tags, as in Qwen3-Coder and Qwen3.5 (xml_calls.h).
+  kXml,
   // {"name": NAME, "parameters": {...}}, optionally after <|python_tag|>, as the whole answer.
   kLlama,
   // [TOOL_CALLS][{"name": NAME, "arguments": {...}}, ...], or [TOOL_CALLS]NAME[ARGS]{...} any
@@ -41,14 +43,22 @@ struct ToolEvent {
 // Splits text that arrives in pieces into plain text and calls. Text is emitted as soon as it
 // cannot be the beginning of a call; arguments are emitted as they are written once the function's
 // name is known. What begins like a call but is not one is emitted as text.
-class ToolCallParser {
+class CallParser {
+ public:
+  virtual ~CallParser() = default;
+  virtual void Add(std::string_view piece, std::vector<ToolEvent>* events) = 0;
+  // The answer has ended.
+  virtual void Finish(std::vector<ToolEvent>* events) = 0;
+};
+
+// Calls as JSON.
+class ToolCallParser final : public CallParser {
  public:
   // `names`: the functions offered. Calls beyond `most` are dropped.
   ToolCallParser(ToolFormat format, std::set<std::string> names, int most);
 
-  void Add(std::string_view piece, std::vector<ToolEvent>* events);
-  // The answer has ended.
-  void Finish(std::vector<ToolEvent>* events);
+  void Add(std::string_view piece, std::vector<ToolEvent>* events) override;
+  void Finish(std::vector<ToolEvent>* events) override;
 
  private:
   // A JSON object with a name and arguments, byte by byte.

@@ -74,6 +74,20 @@ void ExplainTools(const Json& tools, bool system_role, Json* messages) {
   (*user)["content"] = text + "\n\n" + (*user)["content"].get<std::string>();
 }
 
+void MakeArgumentsObjects(Json* messages) {
+  for (Json& message : *messages) {
+    if (!message.contains("tool_calls")) continue;
+    for (Json& call : message["tool_calls"]) {
+      Json& arguments = call["function"]["arguments"];
+      if (arguments.is_object()) continue;
+      const std::string text =
+          arguments.is_string() ? arguments.get<std::string>() : Dump(arguments);
+      arguments = Json::object();
+      if (!text.empty()) arguments["invalid_json"] = text;
+    }
+  }
+}
+
 void ShortenCallIds(Json* messages) {
   const auto shorten = [](Json& object, const char* name) {
     if (object.contains(name)) object[name] = ShortId(object[name].get<std::string>());

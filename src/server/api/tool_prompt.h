@@ -18,4 +18,8 @@ void ExplainTools(const Json& tools, bool system_role, Json* messages);
 // an id to each call and its result.
 void ShortenCallIds(Json* messages);
 
+// For templates that write each argument of a call by itself: arguments that are no JSON object,
+// as of a call that was cut off, become {"invalid_json": TEXT}.
+void MakeArgumentsObjects(Json* messages);
+
 }  // namespace litecache::server

@@ -79,7 +79,7 @@ std::shared_ptr<const TokenConstraint> CallGrammar(const ServedModel& model, con
     if (!use.named.empty() && name != use.named) continue;
     const Json none = {{"type", "object"}, {"properties", Json::object()}};
     frames.push_back({BeforeArguments(format, name), function.value("parameters", none),
-                      AfterArguments(format)});
+                      AfterArguments(format), format == ToolFormat::kXml});
   }
   const bool several = use.parallel && use.named.empty();
   return MakeGrammar("tools", [&] {
@@ -136,8 +136,12 @@ AnswerParser ToolUse::Parser() const {
     auto functions = active() ? std::optional(Names()) : std::nullopt;
     return AnswerParser(std::make_unique<HarmonyAnswer>(begun, std::move(functions), most));
   }
-  std::optional<ToolCallParser> calls;
-  if (active()) calls.emplace(format, Names(), most);
+  std::unique_ptr<CallParser> calls;
+  if (active() && format == ToolFormat::kXml) {
+    calls = std::make_unique<XmlCallParser>(types, most);
+  } else if (active()) {
+    calls = std::make_unique<ToolCallParser>(format, Names(), most);
+  }
   return AnswerParser(std::make_unique<TaggedAnswer>(thinking, std::move(calls)));
 }
 
@@ -191,6 +195,7 @@ void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use
   use->format = DetectToolFormat(source);
   if (use->format == ToolFormat::kNone) WriteCallsAsText(&prompt->messages);
   if (use->format == ToolFormat::kMistral) ShortenCallIds(&prompt->messages);
+  if (use->format == ToolFormat::kXml) MakeArgumentsObjects(&prompt->messages);
   if (use->format == ToolFormat::kHarmony) {
     ToHarmonyMessages(&prompt->messages);
     KeepHeaders(model, request);
@@ -201,6 +206,9 @@ void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use
     use->format = ToolFormat::kHermes;
   } else {
     prompt->options.tools = use->tools;
+  }
+  if (use->format == ToolFormat::kXml) {
+    use->types = std::make_shared<const CallTypes>(TypesOfCalls(use->tools));
   }
   if (use->format == ToolFormat::kHarmony) {
     // Its template adds each function's description to a text.

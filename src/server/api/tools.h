@@ -1,6 +1,7 @@
 // The functions that a request offers to the model.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -10,6 +11,7 @@
 #include "server/api/chat_prompt.h"
 #include "server/api/fields.h"
 #include "server/api/model.h"
+#include "server/api/xml_calls.h"
 
 namespace litecache::server {
 
@@ -21,6 +23,7 @@ struct ToolUse {
   bool parallel = true;
   Json choice_field = "none";  // as sent in the request
   ToolFormat format = ToolFormat::kNone;
+  std::shared_ptr<const CallTypes> types;  // with kXml
   // Set once the prompt is encoded.
   Thinking thinking = Thinking::kNone;
   std::string begun;  // BegunMessage(), with kHarmony

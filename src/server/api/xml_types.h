@@ -1,0 +1,22 @@
+// What the arguments of functions are by their schemas: in calls that do not quote strings
+// (xml_calls.h), only that tells the text 5 from the number.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "server/api/json.h"
+
+namespace litecache::server {
+
+// The JSON types that an argument may have, by its name: {"string"}, {"integer", "null"}, ...
+using ArgumentTypes = std::map<std::string, std::set<std::string>, std::less<>>;
+// Those of every function, by its name.
+using CallTypes = std::map<std::string, ArgumentTypes, std::less<>>;
+
+// tools: in the form that chat templates read. Arguments whose schema is wrong or too complex are
+// left out, as are those without a name in it.
+CallTypes TypesOfCalls(const Json& tools);
+
+}  // namespace litecache::server
