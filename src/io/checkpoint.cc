@@ -50,6 +50,13 @@ int64_t PairedHeads(const Gguf& gguf, const std::string& name) {
   return heads ? *heads : gguf.fields().RequiredInt("llama.attention.head_count", 1, kMaxHeads);
 }
 
+// The shape in a directory of a tensor that has another in GGUF; empty: it has the same.
+std::vector<int64_t> DirectoryShape(std::string_view name, const std::vector<int64_t>& shape) {
+  if (shape.size() == 2 && name.ends_with(".conv1d.weight")) return {shape[0], 1, shape[1]};
+  if (shape.size() == 1 && name.ends_with(".shared_expert_gate.weight")) return {1, shape[0]};
+  return {};
+}
+
 }  // namespace
 
 Checkpoint::Checkpoint(const fs::path& model, bool stacked_experts) : path_(model) {
@@ -157,7 +164,10 @@ void Checkpoint::Add(std::unique_ptr<TensorFile> file) {
     const std::string name = gguf_ == nullptr ? stored : HuggingFaceName(stored);
     const bool experts = gguf_ != nullptr && name.find(kAnyExpert) != std::string::npos;
     if (!experts) {
-      AddTensor(last, name, stored, info);
+      const auto shape =
+          gguf_ == nullptr ? std::vector<int64_t>() : DirectoryShape(name, info.shape);
+      if (!shape.empty()) reshaped_.push_back({info.dtype, shape, info.begin, info.end});
+      AddTensor(last, name, stored, shape.empty() ? info : reshaped_.back());
     } else if (info.shape.size() == 2 && name.ends_with(".bias")) {
       AddTensor(last, name, stored, info);  // of all experts together
     } else if (info.shape.size() == 3 && info.shape.front() <= kMaxExperts) {
@@ -186,7 +196,10 @@ void Checkpoint::SplitExperts() {
 void Checkpoint::AddTensor(size_t file, const std::string& name, const std::string& stored,
                            const TensorInfo& info) {
   Place place{file, &info};
-  if (gguf_ != nullptr) place.paired_heads = PairedHeads(*gguf_, stored);
+  if (gguf_ != nullptr) {
+    place.paired_heads = PairedHeads(*gguf_, stored);
+    place.negated_exponential = stored.ends_with(".ssm_a");
+  }
   const auto [known, inserted] = tensors_.emplace(name, place);
   if (!inserted) {
     throw FileError("{}: tensor '{}' is also in {}", files_[file]->file().path().string(), stored,
@@ -197,7 +210,7 @@ void Checkpoint::AddTensor(size_t file, const std::string& name, const std::stri
 void Checkpoint::AddExperts(size_t file, const std::string& name, const std::string& stored,
                             const TensorInfo& info, int64_t part, int64_t parts) {
   const auto count = static_cast<uint64_t>(info.shape.front());
-  if (experts_.size() + count > kMaxExpertTensors) {
+  if (reshaped_.size() + count > kMaxExpertTensors) {
     throw FileError("{}: tensor '{}': more than {} matrices of experts",
                     files_[file]->file().path().string(), stored, kMaxExpertTensors);
   }
@@ -206,18 +219,18 @@ void Checkpoint::AddExperts(size_t file, const std::string& name, const std::str
   for (uint64_t expert = 0; expert < count; ++expert) {
     const uint64_t at = expert * static_cast<uint64_t>(parts) + static_cast<uint64_t>(part);
     const uint64_t begin = info.begin + at * bytes;
-    experts_.push_back({info.dtype, {info.shape[1] / parts, info.shape[2]}, begin, begin + bytes});
+    reshaped_.push_back({info.dtype, {info.shape[1] / parts, info.shape[2]}, begin, begin + bytes});
     AddTensor(file, std::string(name).replace(star, 1, std::to_string(expert)), stored,
-              experts_.back());
+              reshaped_.back());
   }
 }
 
 Checkpoint::Tensor Checkpoint::Find(const std::string& name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) return {};
-  const auto& [index, info, paired_heads] = found->second;
+  const auto& [index, info, paired_heads, negated_exponential] = found->second;
   const TensorFile& file = *files_[index];
-  return {info, file.Data(*info), &file.file().path(), paired_heads};
+  return {info, file.Data(*info), &file.file().path(), paired_heads, negated_exponential};
 }
 
 std::vector<std::string> Checkpoint::TensorNames() const {

@@ -35,6 +35,9 @@ class Checkpoint {
     // its rows 2i and 2i + 1 here. llama.cpp stores W_q and W_k of Llama so, because it rotates
     // neighbouring channels with one another.
     int64_t paired_heads = 0;
+    // Its values are -exp(x) where a directory has x: llama.cpp stores the rates of recurrent
+    // layers so.
+    bool negated_exponential = false;
   };
 
   // By its name in Hugging Face's checkpoints, also in GGUF. info is null if there is no such
@@ -61,6 +64,7 @@ class Checkpoint {
     size_t file = 0;  // index into files_
     const TensorInfo* info = nullptr;
     int64_t paired_heads = 0;
+    bool negated_exponential = false;
   };
 
   void AddDirectory();
@@ -80,7 +84,9 @@ class Checkpoint {
   std::vector<std::unique_ptr<TensorFile>> files_;
   const Gguf* gguf_ = nullptr;
   std::map<std::string, Place> tensors_;
-  std::deque<TensorInfo> experts_;  // parts of tensors that have the matrices of several experts
+  // Parts of tensors that have the matrices of several experts, and tensors that have another shape
+  // in a directory.
+  std::deque<TensorInfo> reshaped_;
   uint64_t file_bytes_ = 0;
 };
 

@@ -361,6 +361,7 @@ std::vector<int64_t> Gguf::Integers(const std::string& key) const {
   const GgufArray& array = Array(key);
   switch (array.type) {
     case kU8:
+    case kBool:
       return Elements<int64_t, uint8_t>(array);
     case kI8:
       return Elements<int64_t, int8_t>(array);

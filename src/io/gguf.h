@@ -52,7 +52,7 @@ class Gguf : public TensorFile {
   const JsonFields& fields() const { return fields_; }
   bool HasArray(const std::string& key) const { return header_.arrays.contains(key); }
   // The elements of an array. Throws FileError where the key is missing or has another type, or
-  // where a number does not fit.
+  // where a number does not fit. Integers() also takes truth values: 0 is false.
   std::vector<std::string_view> Strings(const std::string& key) const;
   std::vector<int64_t> Integers(const std::string& key) const;
   std::vector<float> Floats(const std::string& key) const;

@@ -15,8 +15,7 @@ constexpr std::array<NamePair, 3> kTop = {{
     {"output_norm", "model.norm"},
     {"output", "lm_head"},
 }};
-constexpr std::string_view kSinks = "self_attn.sinks";  // without ".weight"
-constexpr std::array<NamePair, 18> kLayer = {{
+constexpr std::array<NamePair, 17> kLayer = {{
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj"},
@@ -24,7 +23,6 @@ constexpr std::array<NamePair, 18> kLayer = {{
     {"attn_output", "self_attn.o_proj"},
     {"attn_q_norm", "self_attn.q_norm"},
     {"attn_k_norm", "self_attn.k_norm"},
-    {"attn_sinks", kSinks},
     {"ffn_norm", "post_attention_layernorm"},
     {"post_attention_norm", "post_self_attn_layernorm"},
     {"post_ffw_norm", "post_mlp_layernorm"},
@@ -35,6 +33,23 @@ constexpr std::array<NamePair, 18> kLayer = {{
     {"ffn_gate_exps", "mlp.experts.*.gate_proj"},
     {"ffn_up_exps", "mlp.experts.*.up_proj"},
     {"ffn_down_exps", "mlp.experts.*.down_proj"},
+}};
+// Tensors of a layer by their whole names, which do not end alike, or of which there is no bias.
+constexpr std::array<NamePair, 14> kLayerWhole = {{
+    {"attn_sinks.weight", "self_attn.sinks"},
+    {"attn_qkv.weight", "linear_attn.in_proj_qkv.weight"},
+    {"attn_gate.weight", "linear_attn.in_proj_z.weight"},
+    {"ssm_alpha.weight", "linear_attn.in_proj_a.weight"},
+    {"ssm_beta.weight", "linear_attn.in_proj_b.weight"},
+    {"ssm_conv1d.weight", "linear_attn.conv1d.weight"},
+    {"ssm_a", "linear_attn.A_log"},
+    {"ssm_dt.bias", "linear_attn.dt_bias"},
+    {"ssm_norm.weight", "linear_attn.norm.weight"},
+    {"ssm_out.weight", "linear_attn.out_proj.weight"},
+    {"ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"},
+    {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"},
+    {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"},
+    {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"},
 }};
 
 // "-00001-of-00003.gguf"
@@ -63,23 +78,27 @@ size_t SplitSuffixLength(std::string_view name) {
 
 std::string HuggingFaceName(const std::string& name) {
   constexpr std::string_view kBlock = "blk.";
-  const size_t dot = name.rfind('.');
-  if (dot == std::string::npos) return name;
-  std::string_view stem = std::string_view(name).substr(0, dot);
-  const std::string_view kind = std::string_view(name).substr(dot);  // ".weight" or ".bias"
-  if (kind != ".weight" && kind != ".bias") return name;
-  if (const auto* top = std::ranges::find(kTop, stem, &NamePair::first); top != kTop.end()) {
-    return fmt::format("{}{}", top->second, kind);
+  std::string_view part = name, layer;
+  if (part.starts_with(kBlock)) {
+    part.remove_prefix(kBlock.size());
+    layer = part.substr(0, part.find('.'));
+    if (!IsDigits(layer) || layer.size() == part.size()) return name;
+    part.remove_prefix(layer.size() + 1);
+    const auto* whole = std::ranges::find(kLayerWhole, part, &NamePair::first);
+    if (whole != kLayerWhole.end()) return fmt::format("model.layers.{}.{}", layer, whole->second);
   }
-  if (!stem.starts_with(kBlock)) return name;
-  stem.remove_prefix(kBlock.size());
-  const std::string_view layer = stem.substr(0, stem.find('.'));
-  if (!IsDigits(layer) || layer.size() == stem.size()) return name;
-  stem.remove_prefix(layer.size() + 1);
-  const auto* part = std::ranges::find(kLayer, stem, &NamePair::first);
-  if (part == kLayer.end()) return name;
-  return fmt::format("model.layers.{}.{}{}", layer, part->second,
-                     part->second == kSinks ? "" : kind);
+  const size_t dot = part.rfind('.');
+  if (dot == std::string::npos) return name;
+  const std::string_view kind = part.substr(dot);
+  if (kind != ".weight" && kind != ".bias") return name;
+  part = part.substr(0, dot);
+  if (layer.empty()) {
+    const auto* top = std::ranges::find(kTop, part, &NamePair::first);
+    return top == kTop.end() ? name : fmt::format("{}{}", top->second, kind);
+  }
+  const auto* found = std::ranges::find(kLayer, part, &NamePair::first);
+  if (found == kLayer.end()) return name;
+  return fmt::format("model.layers.{}.{}{}", layer, found->second, kind);
 }
 
 std::filesystem::path SplitFile(const std::filesystem::path& file, int64_t part, int64_t count) {

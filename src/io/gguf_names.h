@@ -9,8 +9,9 @@
 namespace litecache::io {
 
 // blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight: the name in Hugging Face's
-// checkpoints of llama, mistral, qwen2 and qwen3. blk.3.ffn_up_exps.weight, which has all experts'
-// matrices: model.layers.3.mlp.experts.*.up_proj.weight. Other names are returned as they are.
+// checkpoints of llama, mistral, qwen2, qwen3 and qwen3.5. blk.3.ffn_up_exps.weight, which has all
+// experts' matrices: model.layers.3.mlp.experts.*.up_proj.weight. Other names are returned as they
+// are.
 std::string HuggingFaceName(const std::string& name);
 
 // Part `part` (from 0) of a model in `count` files, one of which is `file`: in

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -132,6 +133,7 @@ class CheckpointWeights final : public WeightStore {
     const BlockFormat* format = nullptr;
     uint64_t bytes = 0;
     int64_t paired_heads = 0;
+    bool negated_exponential = false;
   };
 
   Found Find(const std::string& name, const std::vector<int64_t>& shape) const {
@@ -155,7 +157,8 @@ class CheckpointWeights final : public WeightStore {
       throw Unsupported("{}: tensor '{}' is {}; {} are supported", tensor.file->string(), name,
                         tensor.info->ToString(), Join(read));
     }
-    return {tensor.data, format, tensor.info->bytes(), tensor.paired_heads};
+    return {tensor.data, format, tensor.info->bytes(), tensor.paired_heads,
+            tensor.negated_exponential};
   }
 
   // Writes the tensor [rows, cols] as `out` has it, rows in Transformers' order. rounding: values
@@ -237,7 +240,18 @@ class CheckpointWeights final : public WeightStore {
     const RowOrder order =
         found.paired_heads == 0 ? RowOrder() : RowOrder::Paired(n, found.paired_heads);
     Convert(found, nullptr, order, MatrixView::Of(out, DType::kF32, n, 1));
+    if (found.negated_exponential) TakeLogarithms(name, n, out);
     return out;
+  }
+  void TakeLogarithms(const std::string& name, int64_t n, float* values) const {
+    for (int64_t i = 0; i < n; ++i) {
+      const float value = values[i];
+      if (!(value < 0) || !std::isfinite(value)) {
+        throw FileError("{}: tensor '{}' holds {} at {}, but must be below 0 and finite",
+                        checkpoint_->Find(name).file->string(), name, value, i);
+      }
+      values[i] = std::log(-value);
+    }
   }
 
   void Report(uint64_t bytes) {

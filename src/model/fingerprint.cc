@@ -47,6 +47,7 @@ std::string Describe(const ModelConfig& c) {
     text += fmt::format(" delta={}x{} {}x{} taps={} in ", d.key_heads, d.key_dim, d.value_heads,
                         d.value_dim, d.taps);
     for (const bool recurrent : c.recurrent) text += recurrent ? '1' : '0';
+    if (d.tiled) text += " tiled";
   }
   if (c.output_gate) text += " output_gate";
   if (c.window_rope) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <limits>
 #include <optional>
 #include <set>
@@ -16,6 +17,8 @@
 #include "base/error.h"
 #include "base/join.h"
 #include "model/config_fields.h"
+#include "model/gguf_delta.h"
+#include "model/gguf_keys.h"
 
 namespace litecache::model {
 namespace {
@@ -23,9 +26,13 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kGemma = "gemma3", kGptOss = "gpt-oss";
-constexpr std::string_view kSupported = "llama, qwen2, qwen3, qwen3moe, olmoe, gemma3 and gpt-oss";
+constexpr std::string_view kQwen35 = "qwen35", kQwen35Moe = "qwen35moe";
+constexpr std::string_view kSupported =
+    "llama, qwen2, qwen3, qwen3moe, qwen35, olmoe, gemma3 and gpt-oss";
 constexpr std::string_view kRouter = ".mlp.gate.weight";
+constexpr std::string_view kSharedGate = ".mlp.shared_expert_gate.weight";
 constexpr const char* kRopeFactors = "rope_freqs.weight";
+constexpr const char* kRotated = "rope.dimension_count";
 constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max();
 
 // Control tokens that end an answer. Files name one of them as the end of a text, and chat models
@@ -36,34 +43,11 @@ constexpr std::array<std::string_view, 11> kEnds = {
     "[EOS]"};
 constexpr int64_t kControlToken = 3;
 
-// The keys of one architecture: "llama.block_count".
-class ArchitectureKeys {
- public:
-  ArchitectureKeys(const io::JsonFields& fields, std::string architecture)
-      : fields_(fields), architecture_(std::move(architecture)) {}
-
-  std::string Name(std::string_view key) const { return fmt::format("{}.{}", architecture_, key); }
-  int64_t Int(std::string_view key, int64_t high) const {
-    return fields_.RequiredInt(Name(key), 1, high);
-  }
-  int64_t Int(std::string_view key, int64_t high, int64_t fallback) const {
-    return fields_.Int(Name(key), 0, high).value_or(fallback);
-  }
-  std::optional<double> Number(std::string_view key) const {
-    return fields_.Number(Name(key), -1e15, 1e15);
-  }
-  std::optional<std::string> String(std::string_view key) const {
-    return fields_.String(Name(key));
-  }
-  const std::string& architecture() const { return architecture_; }
-  [[noreturn]] void Refuse(std::string_view key, const std::string& reason) const {
-    fields_.Refuse(Name(key), reason);
-  }
-
- private:
-  const io::JsonFields& fields_;
-  std::string architecture_;
-};
+// Whether a model has recurrent layers, a gate of the attention's output, and heads of which a part
+// is rotated.
+bool IsQwen35(std::string_view architecture) {
+  return architecture == kQwen35 || architecture == kQwen35Moe;
+}
 
 // The value of "architectures" in config.json.
 std::string_view Architecture(const io::JsonFields& fields) {
@@ -71,6 +55,8 @@ std::string_view Architecture(const io::JsonFields& fields) {
   if (name == "qwen2") return "Qwen2ForCausalLM";
   if (name == "qwen3") return "Qwen3ForCausalLM";
   if (name == "qwen3moe") return "Qwen3MoeForCausalLM";
+  if (name == kQwen35) return "Qwen3_5ForCausalLM";
+  if (name == kQwen35Moe) return "Qwen3_5MoeForCausalLM";
   if (name == "olmoe") return "OlmoeForCausalLM";
   if (name == kGemma) return "Gemma3ForCausalLM";
   if (name == kGptOss) return "GptOssForCausalLM";
@@ -132,12 +118,41 @@ std::vector<int64_t> EndIds(const io::Gguf& gguf) {
   return {ids.begin(), ids.end()};
 }
 
+// Whether a tensor is of a layer behind the model's: of those that predict further tokens, which
+// are left out.
+bool IsBehindLayers(std::string_view name, int64_t layers) {
+  for (const std::string_view prefix : {"model.layers.", "blk."}) {
+    if (!name.starts_with(prefix)) continue;
+    const std::string_view number = name.substr(prefix.size());
+    int64_t layer = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), layer);
+    return error == std::errc() && end != number.data() + number.size() && *end == '.' &&
+           layer >= layers;
+  }
+  return false;
+}
+bool PredictsFurther(std::string_view name) {
+  constexpr std::array<std::string_view, 6> kParts = {
+      ".nextn.eh_proj.weight", ".nextn.embed_tokens.weight",     ".nextn.enorm.weight",
+      ".nextn.hnorm.weight",   ".nextn.shared_head_head.weight", ".nextn.shared_head_norm.weight"};
+  return std::ranges::any_of(kParts, [&](std::string_view part) { return name.ends_with(part); });
+}
+
 // A matrix of the model must be one that its decoder reads: one more would change the results
-// elsewhere.
-void RefuseUnknownTensors(const io::Checkpoint& checkpoint, bool has_experts) {
+// elsewhere. layers: without `further` ones, which predict further tokens.
+void RefuseUnknownTensors(const io::Checkpoint& checkpoint, std::string_view architecture,
+                          bool has_experts, int64_t layers, int64_t further) {
+  const auto has = [](std::string_view name, const char* part) {
+    return name.find(part) != std::string_view::npos;
+  };
   for (const std::string& name : checkpoint.TensorNames()) {
-    const bool of_experts = name.find(".mlp.experts.") != std::string::npos;
-    if (!name.starts_with("blk.") && (has_experts || !of_experts)) continue;
+    const bool unknown =
+        name.starts_with("blk.")
+            ? further == 0 || !IsBehindLayers(name, layers) || !PredictsFurther(name)
+            : (!has_experts && has(name, ".mlp.experts.")) ||
+                  (!IsQwen35(architecture) && has(name, ".linear_attn.")) ||
+                  (architecture != kQwen35Moe && has(name, ".mlp.shared_expert"));
+    if (!unknown) continue;
     throw Unsupported("{}: tensor '{}' is not one of this model; {} are supported",
                       checkpoint.Find(name).file->string(), name, kSupported);
   }
@@ -152,6 +167,13 @@ json ExpertsJson(const ArchitectureKeys& keys) {
   if (keys.Int("expert_shared_count", kMaxWidth, 0) != 0) {
     keys.Refuse("expert_shared_count", "shared experts are not supported");
   }
+  if (keys.architecture() == kQwen35Moe) {
+    return {{"num_experts", keys.Int("expert_count", kMaxWidth)},
+            {"num_experts_per_tok", keys.Int("expert_used_count", kMaxWidth)},
+            {"moe_intermediate_size", keys.Int("expert_feed_forward_length", kMaxWidth)},
+            {"shared_expert_intermediate_size",
+             keys.Int("expert_shared_feed_forward_length", kMaxWidth)}};
+  }
   const int64_t width = keys.Int("feed_forward_length", kMaxWidth);
   return {{"num_local_experts", keys.Int("expert_count", kMaxWidth)},
           {"num_experts_per_tok", keys.Int("expert_used_count", kMaxWidth)},
@@ -160,16 +182,25 @@ json ExpertsJson(const ArchitectureKeys& keys) {
           {"norm_topk_prob", keys.architecture() != "olmoe"}};
 }
 
-// The dtypes of all matrices. routers: those of experts' routers, too.
-std::set<std::string> MatrixTypes(const io::Checkpoint& checkpoint, bool routers) {
+// The dtypes of all matrices of the layers and beside them. routers: those of experts' routers,
+// too.
+std::set<std::string> MatrixTypes(const io::Checkpoint& checkpoint, int64_t layers, bool routers) {
   std::set<std::string> types;
   for (const std::string& name : checkpoint.TensorNames()) {
     const io::TensorInfo& info = *checkpoint.Find(name).info;
     // Routers are F32 in all files, and so are the biases of all experts together.
-    if (name.ends_with(".bias")) continue;
-    if (info.shape.size() == 2 && (routers || !name.ends_with(kRouter))) types.insert(info.dtype);
+    if (name.ends_with(".bias") || IsBehindLayers(name, layers)) continue;
+    const bool router = name.ends_with(kRouter) || name.ends_with(kSharedGate);
+    if (info.shape.size() == 2 && (routers || !router)) types.insert(info.dtype);
   }
   return types;
+}
+
+// Whether any layer has one: the first may be recurrent.
+bool HasQueryBias(const io::Checkpoint& checkpoint) {
+  return std::ranges::any_of(checkpoint.TensorNames(), [](const std::string& name) {
+    return name.ends_with(".self_attn.q_proj.bias");
+  });
 }
 
 // bf16 where anything is quantized, else the only type, else the one that loses nothing.
@@ -182,6 +213,26 @@ std::string_view WeightType(const std::set<std::string>& types) {
   return types.contains("BF16") ? "bfloat16" : types.contains("F16") ? "float16" : "float32";
 }
 
+// Layers behind the model's own that predict further tokens.
+int64_t FurtherLayers(const ArchitectureKeys& keys, int64_t blocks) {
+  constexpr const char* kKey = "nextn_predict_layers";
+  if (!IsQwen35(keys.architecture())) return 0;
+  const int64_t further = keys.Int(kKey, kMaxLayers, 0);
+  if (further >= blocks) keys.Fail(kKey, fmt::format("must be below block_count = {}", blocks));
+  return further;
+}
+
+// The share of a head that is rotated. rope.dimension_sections, of images, is of no concern: a
+// token of text has the same position in all of them.
+double RotatedShare(const ArchitectureKeys& keys, int64_t head_dim) {
+  const int64_t rotated = keys.Int(kRotated, kMaxHeadDim, head_dim);
+  if (rotated < 2 || rotated > head_dim || rotated % 2 != 0) {
+    keys.Fail(kRotated, fmt::format("must be an even number of a head's {} dimensions", head_dim));
+  }
+  // Half a dimension more, so that their product, rounded down, is not one less.
+  return (static_cast<double>(rotated) + 0.5) / static_cast<double>(head_dim);
+}
+
 }  // namespace
 
 json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
@@ -190,16 +241,20 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
   const std::string_view architecture = Architecture(fields);
   const ArchitectureKeys keys(fields, *fields.String("general.architecture"));
   const bool has_experts = keys.Int("expert_count", kMaxWidth, 0) > 0;
-  RefuseUnknownTensors(checkpoint, has_experts);
   const auto has = [&](const char* name) { return checkpoint.Find(name).info != nullptr; };
   const io::TensorInfo* embeddings = checkpoint.Find("model.embed_tokens.weight").info;
   if (embeddings == nullptr) {
     throw FileError("{}: tensor 'token_embd.weight' is missing", checkpoint.path().string());
   }
   const int64_t hidden = keys.Int("embedding_length", kMaxWidth);
+  const int64_t blocks = keys.Int("block_count", kMaxLayers);
+  const int64_t further = FurtherLayers(keys, blocks);
+  const int64_t layers = blocks - further;
+  RefuseUnknownTensors(checkpoint, keys.architecture(), has_experts, layers, further);
   const int64_t heads = keys.Int("attention.head_count", kMaxHeads);
   const int64_t head_dim = keys.Int("attention.key_length", kMaxHeadDim, hidden / heads);
-  for (const char* key : {"attention.value_length", "rope.dimension_count"}) {
+  for (const char* key : {"attention.value_length", kRotated}) {
+    if (key == kRotated && IsQwen35(keys.architecture())) continue;
     if (keys.Int(key, kMaxHeadDim, head_dim) != head_dim) {
       keys.Refuse(key, fmt::format("only the heads' dimension, {}, is supported", head_dim));
     }
@@ -207,8 +262,7 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
   json config = {
       {"architectures", {architecture}},
       {"hidden_size", hidden},
-      {"intermediate_size", keys.Int("feed_forward_length", kMaxWidth)},
-      {"num_hidden_layers", keys.Int("block_count", kMaxLayers)},
+      {"num_hidden_layers", layers},
       {"num_attention_heads", heads},
       {"num_key_value_heads", keys.Int("attention.head_count_kv", kMaxHeads, heads)},
       {"head_dim", head_dim},
@@ -217,9 +271,9 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
       {"rope_theta", keys.Number("rope.freq_base").value_or(10000.0)},
       {"vocab_size", embeddings->shape.front()},
       {"tie_word_embeddings", !has("lm_head.weight")},
-      {"attention_bias", has("model.layers.0.self_attn.q_proj.bias")},
+      {"attention_bias", HasQueryBias(checkpoint)},
       {"mlp_bias", has("model.layers.0.mlp.gate_proj.bias")},
-      {"torch_dtype", WeightType(MatrixTypes(checkpoint, /*routers=*/false))},
+      {"torch_dtype", WeightType(MatrixTypes(checkpoint, layers, /*routers=*/false))},
       {"eos_token_id", EndIds(gguf)},
   };
   if (const auto bos = fields.Int("tokenizer.ggml.bos_token_id", 0, kMaxId)) {
@@ -229,6 +283,14 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
     config["rope_scaling"] = std::move(scaling);
   }
   if (has_experts) config.update(ExpertsJson(keys));
+  // Models in which all layers have experts need not say it.
+  if (keys.architecture() != kQwen35Moe || keys.Has("feed_forward_length")) {
+    config["intermediate_size"] = keys.Int("feed_forward_length", kMaxWidth);
+  }
+  if (IsQwen35(keys.architecture())) {
+    config.update(DeltaJsonOfGguf(gguf, keys, layers));
+    config["partial_rotary_factor"] = RotatedShare(keys, head_dim);
+  }
   if (const int64_t window = keys.Int("attention.sliding_window", kMaxContext, 0)) {
     config["sliding_window"] = window;
   }
@@ -247,7 +309,7 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
 }
 
 void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config) {
-  auto plain = MatrixTypes(checkpoint, /*routers=*/true);
+  auto plain = MatrixTypes(checkpoint, config->layers, /*routers=*/true);
   config->quantized = std::erase_if(plain, [](const std::string& type) {
                         return FindBlockFormat(type)->quantized();
                       }) > 0;
@@ -264,6 +326,11 @@ void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config) {
                      .feed_forward_input = "post_attention_layernorm",
                      .feed_forward_output = "post_mlp_layernorm"};
     config->norm_added = 0;
+  }
+  if (IsQwen35(checkpoint.gguf()->fields().RequiredString("general.architecture"))) {
+    config->norms.feed_forward_input = "post_self_attn_layernorm";
+    config->norm_added = 0;  // 1 has been added
+    config->delta.tiled = true;
   }
   const ExpertConfig names;
   config->experts.module = names.module;

@@ -188,12 +188,41 @@ TEST(GgufNames, AreThoseOfHuggingFace) {
   EXPECT_EQ(HuggingFaceName("blk.13.attn_q.weight"), "model.layers.13.self_attn.q_proj.weight");
   EXPECT_EQ(HuggingFaceName("blk.0.attn_k.bias"), "model.layers.0.self_attn.k_proj.bias");
   EXPECT_EQ(HuggingFaceName("token_embd.weight"), "model.embed_tokens.weight");
-  for (const char* other : {"rope_freqs.weight", "blk.0.attn_qkv.weight", "blk..attn_q.weight",
-                            "blk.x.attn_q.weight", "blk.0", "attn_q.weight", "", ".weight"}) {
+  EXPECT_EQ(HuggingFaceName("blk.2.attn_sinks.weight"), "model.layers.2.self_attn.sinks");
+  EXPECT_EQ(HuggingFaceName("blk.2.ssm_a"), "model.layers.2.linear_attn.A_log");
+  EXPECT_EQ(HuggingFaceName("blk.2.ssm_dt.bias"), "model.layers.2.linear_attn.dt_bias");
+  EXPECT_EQ(HuggingFaceName("blk.2.ffn_gate_inp_shexp.weight"),
+            "model.layers.2.mlp.shared_expert_gate.weight");
+  for (const char* other :
+       {"rope_freqs.weight", "blk.0.attn_qkv.bias", "blk.0.ssm_a.weight", "blk.0.ssm_dt.weight",
+        "blk.0.nextn.enorm.weight", "blk..attn_q.weight", "blk.x.attn_q.weight", "blk..ssm_a",
+        "blk.0", "blk.0.", "blk.", "ssm_a", "attn_q.weight", "", ".weight"}) {
     EXPECT_EQ(HuggingFaceName(other), other);
   }
   EXPECT_EQ(GgufModelName("d/a.Q4_K_M.gguf"), "a.Q4_K_M");
   EXPECT_EQ(GgufModelName("d/a-00001-of-00003.gguf"), "a");
+}
+
+// Tensors that have another shape or form in a directory.
+TEST(GgufNames, TensorsHaveTheShapesOfHuggingFace) {
+  const TemporaryDirectory directory;
+  const Checkpoint checkpoint(
+      directory.Write("m.gguf", GgufBytes()
+                                    .Tensor("blk.0.ffn_gate_inp_shexp.weight", {8}, kF32, 0)
+                                    .Tensor("blk.0.ssm_conv1d.weight", {4, 6}, kF32, 32)
+                                    .Tensor("blk.0.ssm_a", {8}, kF32, 128)
+                                    .Tensor("blk.0.ssm_dt.bias", {8}, kF32, 160)
+                                    .Build(std::string(192, 'x'))));
+  const auto find = [&](const std::string& name) {
+    return checkpoint.Find("model.layers.0." + name);
+  };
+  EXPECT_EQ(find("mlp.shared_expert_gate.weight").info->ToString(), "F32 [1, 8]");
+  const Checkpoint::Tensor filter = find("linear_attn.conv1d.weight");
+  EXPECT_EQ(filter.info->ToString(), "F32 [6, 1, 4]");
+  EXPECT_EQ(filter.info->bytes(), 96u);
+  EXPECT_EQ(filter.data, find("mlp.shared_expert_gate.weight").data + 32);
+  EXPECT_TRUE(find("linear_attn.A_log").negated_exponential);
+  EXPECT_FALSE(find("linear_attn.dt_bias").negated_exponential);
 }
 
 class SplitGguf : public ::testing::Test {

@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
+#include <string>
+#include <vector>
+
 #include "base/error.h"
 #include "expect_error.h"
 #include "io/gguf_bytes.h"
@@ -16,7 +20,7 @@ using ::litecache::testing::Little;
 using ::litecache::testing::TemporaryDirectory;
 using ::testing::ElementsAre;
 
-constexpr uint32_t kF32 = 0, kF16 = 1, kQ4_0 = 2;
+constexpr uint32_t kF32 = 0, kF16 = 1, kQ4_0 = 2, kBF16 = 30;
 
 class GgufConfig : public ::testing::Test {
  protected:
@@ -34,6 +38,43 @@ class GgufConfig : public ::testing::Test {
   }
   static GgufBytes WithEmbeddings(uint32_t type = kF32) {
     return Bytes().Tensor("token_embd.weight", {64, 40}, type, 0);
+  }
+  // Six layers, of which the last predicts a further token.
+  static GgufBytes WithDelta() {
+    return GgufBytes()
+        .Text("general.architecture", "qwen35")
+        .Number("qwen35.context_length", 512)
+        .Number("qwen35.embedding_length", 64)
+        .Number("qwen35.feed_forward_length", 96)
+        .Number("qwen35.block_count", 6)
+        .Number("qwen35.nextn_predict_layers", 1)
+        .Number("qwen35.attention.head_count", 4)
+        .Number("qwen35.attention.head_count_kv", 2)
+        .Number("qwen35.attention.key_length", 40)
+        .Number("qwen35.attention.value_length", 40)
+        .Array("qwen35.rope.dimension_sections", GgufBytes::kI32, 4,
+               Little(3) + Little(3) + Little(2) + Little(0))
+        .Tensor("token_embd.weight", {64, 40}, kBF16, 0)
+        // F32 in any file: what converts weights must not see them as matrices of another type.
+        .Tensor("blk.0.ssm_conv1d.weight", {4, 136}, kF32, 1 << 13)
+        .Tensor("blk.5.nextn.eh_proj.weight", {128, 64}, kQ4_0, 1 << 14)
+        .Tensor("blk.5.nextn.enorm.weight", {64}, kF32, (1 << 14) + (1 << 13));
+  }
+  // In the order of rotated dimensions, key heads, value heads, width, key dimension, taps.
+  static GgufBytes Delta(const std::vector<uint32_t>& values) {
+    constexpr std::array<const char*, 6> kKeys = {"rope.dimension_count", "ssm.group_count",
+                                                  "ssm.time_step_rank",   "ssm.inner_size",
+                                                  "ssm.state_size",       "ssm.conv_kernel"};
+    GgufBytes bytes = WithDelta();
+    for (size_t i = 0; i < values.size(); ++i) {
+      bytes.Number(std::string("qwen35.") + kKeys[i], values[i]);
+    }
+    return bytes;
+  }
+  static std::string Flags(const std::vector<bool>& flags) {
+    std::string bytes;
+    for (const bool flag : flags) bytes += flag ? '\1' : '\0';
+    return bytes;
   }
   ModelConfig Read(const GgufBytes& bytes) const {
     return ModelConfig::FromModel(
@@ -110,6 +151,78 @@ TEST_F(GgufConfig, RopeScaling) {
                "rope_freqs.weight", "holds 0");
   EXPECT_ERROR(Read(WithEmbeddings().Tensor("rope_freqs.weight", {9}, kF32, 1 << 14)), FileError,
                "rope_freqs.weight", "F32 [9]", "F32 [8] is expected");
+}
+
+TEST_F(GgufConfig, RecurrentLayers) {
+  const std::vector<uint32_t> sizes = {16, 2, 6, 120, 24, 4};
+  const ModelConfig config = Read(Delta(sizes));
+  EXPECT_EQ(config.family, Family::kQwen3_5);
+  EXPECT_EQ(config.layers, 5);
+  EXPECT_THAT(config.recurrent, ElementsAre(true, true, true, false, true));
+  EXPECT_EQ(config.delta, (ops::GatedDeltaShape{2, 6, 24, 20, 4, /*tiled=*/true}));
+  EXPECT_EQ(config.rotated(), 16);
+  EXPECT_TRUE(config.output_gate);
+  EXPECT_EQ(config.norm_added, 0);
+  EXPECT_EQ(config.weight_dtype, DType::kBF16);
+  EXPECT_FALSE(config.quantized);
+  EXPECT_FALSE(config.converts_weights);
+  EXPECT_THAT(Read(Delta(sizes).Number("qwen35.full_attention_interval", 2)).recurrent,
+              ElementsAre(true, false, true, false, true));
+  // What is said of each layer holds; the further one is among them.
+  const std::string flags = Flags({false, true, true, false, true, false});
+  EXPECT_THAT(Read(Delta(sizes)
+                       .Number("qwen35.full_attention_interval", 2)
+                       .Array("qwen35.attention.recurrent_layers", GgufBytes::kBool, 6, flags))
+                  .recurrent,
+              ElementsAre(false, true, true, false, true));
+}
+
+// A share of a head that binary fractions do not have must not lose a dimension.
+TEST_F(GgufConfig, AnyEvenNumberOfDimensionsIsRotated) {
+  for (uint32_t rotated = 2; rotated <= 40; rotated += 2) {
+    EXPECT_EQ(Read(Delta({rotated, 2, 6, 120, 24, 4})).rotated(), rotated);
+  }
+}
+
+TEST_F(GgufConfig, NamesWhatIsWrongWithRecurrentLayers) {
+  EXPECT_ERROR(Read(Delta({16, 2, 6, 120, 24})), FileError, "qwen35.ssm.conv_kernel", "missing");
+  EXPECT_ERROR(Read(Delta({16, 2, 6, 120, 24, 9})), FileError, "qwen35.ssm.conv_kernel");
+  EXPECT_ERROR(Read(Delta({16, 2, 6, 120, 257, 4})), FileError, "qwen35.ssm.state_size");
+  EXPECT_ERROR(Read(Delta({16, 0, 6, 120, 24, 4})), FileError, "qwen35.ssm.group_count");
+  EXPECT_ERROR(Read(Delta({16, 4, 6, 120, 24, 4})), FileError, "qwen35.ssm.time_step_rank",
+               "multiple of qwen35.ssm.group_count = 4");
+  for (const uint32_t width : {119u, 6 * 257u}) {
+    EXPECT_ERROR(Read(Delta({16, 2, 6, width, 24, 4})), FileError, "qwen35.ssm.inner_size",
+                 "qwen35.ssm.time_step_rank = 6", "256");
+  }
+  for (const uint32_t rotated : {0, 15, 42}) {
+    EXPECT_ERROR(Read(Delta({rotated, 2, 6, 120, 24, 4})), FileError, "qwen35.rope.dimension_count",
+                 "even number of a head's 40");
+  }
+  const std::vector<uint32_t> sizes = {16, 2, 6, 120, 24, 4};
+  EXPECT_ERROR(Read(Delta(sizes).Number("qwen35.full_attention_interval", 0)), FileError,
+               "qwen35.full_attention_interval");
+  const auto with_layers = [&](uint32_t type, uint64_t count, const std::string& elements) {
+    return Delta(sizes).Array("qwen35.attention.recurrent_layers", type, count, elements);
+  };
+  EXPECT_ERROR(Read(with_layers(GgufBytes::kBool, 4, std::string(4, '\1'))), FileError,
+               "qwen35.attention.recurrent_layers", "5 elements");
+  EXPECT_ERROR(Read(with_layers(GgufBytes::kF32, 6, std::string(24, '\0'))), FileError,
+               "qwen35.attention.recurrent_layers", "integers");
+  EXPECT_ERROR(Read(Delta(sizes).Tensor("blk.0.nextn.enorm.weight", {64}, kF32, 1 << 15)),
+               Unsupported, "blk.0.nextn.enorm.weight");
+  EXPECT_ERROR(Read(Delta(sizes).Tensor("blk.5.nextn.other.weight", {64}, kF32, 1 << 15)),
+               Unsupported, "blk.5.nextn.other.weight");
+  EXPECT_ERROR(Read(Delta(sizes).Tensor("blk.0.ffn_gate_shexp.weight", {64}, kF32, 1 << 15)),
+               Unsupported, "model.layers.0.mlp.shared_expert.gate_proj.weight");
+  EXPECT_ERROR(Read(Delta(sizes).Tensor("blk.3.attn_q.bias", {320}, kF32, 1 << 15)), Unsupported,
+               "attention_bias");
+  EXPECT_ERROR(Read(WithEmbeddings().Tensor("blk.0.ssm_a", {6}, kF32, 1 << 15)), Unsupported,
+               "model.layers.0.linear_attn.A_log");
+  EXPECT_ERROR(Read(Bytes("qwen35")
+                        .Tensor("token_embd.weight", {64, 40}, kF32, 0)
+                        .Number("qwen35.nextn_predict_layers", 1)),
+               FileError, "qwen35.nextn_predict_layers", "below block_count = 1");
 }
 
 TEST_F(GgufConfig, NamesWhatIsWrong) {

@@ -42,6 +42,8 @@ DTYPES = {"F32": (np.float32, Type.F32), "F16": (np.float16, Type.F16), "BF16": 
 
 
 def gguf_name(name):
+    if name.startswith("blk."):
+        return name
     stem, kind = name.rsplit(".", 1)
     if stem in TOP:
         return f"{TOP[stem]}.{kind}"
@@ -144,9 +146,11 @@ def llama3_factors(scaling, theta, dim):
     return np.array(factors, np.float32)
 
 
-def write_gguf(path, config, tensors, **split):
-    """Writes {Hugging Face's name: (values, type)}; returns {name: the values after GGUF's rounding}."""
-    architecture = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss"}.get(
+def write_gguf(path, config, tensors, add=None, **split):
+    """Writes {Hugging Face's name: (values, type)}; returns {name: the values after GGUF's rounding}. add: adds metadata
+    to the writer."""
+    architecture = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
+                    "qwen3_5_text": "qwen35"}.get(
         config["model_type"], config["model_type"])
     if architecture == "gpt-oss":
         tensors = split_gpt_oss(tensors)
@@ -164,7 +168,7 @@ def write_gguf(path, config, tensors, **split):
     writer.add_head_count_kv(kv_heads)
     writer.add_key_length(head_dim)
     writer.add_value_length(head_dim)
-    writer.add_rope_dimension_count(head_dim)
+    writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1)))
     writer.add_rope_freq_base(theta)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     if experts := config.get("num_local_experts", config.get("num_experts")):
@@ -187,6 +191,8 @@ def write_gguf(path, config, tensors, **split):
             writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
     if scaling == "llama3":
         writer.add_tensor("rope_freqs.weight", llama3_factors(rope, theta, head_dim))
+    if add:
+        add(writer)
     rounded = {}
     for name, (values, kind) in tensors.items():
         if values.ndim == 1:

@@ -3,9 +3,10 @@
 namespace litecache::ops {
 namespace {
 
-// key_heads, value_heads, key_dim, value_dim, taps.
+// key_heads, value_heads, key_dim, value_dim, taps, tiled.
 constexpr GatedDeltaShape kOdd{2, 4, 24, 40, 4}, kTiny{1, 1, 1, 1, 1}, kNarrow{1, 3, 7, 130, 2},
-    kModel{2, 6, 128, 128, 4}, kWide{1, 2, 200, 256, 8}, kHalf{3, 3, 64, 72, 3};
+    kModel{2, 6, 128, 128, 4}, kWide{1, 2, 200, 256, 8}, kHalf{3, 3, 64, 72, 3},
+    kTiled{3, 6, 40, 48, 4, true}, kWideTiled{2, 8, 136, 132, 2, true};
 
 // Whole prompts, prompts' later parts and single tokens, in no order, with rows between them that
 // are of no sequence.
@@ -20,9 +21,9 @@ class GatedDeltaContract : public GatedDeltaTest {
   void Check(const DeltaCase& a, const std::vector<DeltaRows>& sequences, DType out_dtype,
              int64_t padding) {
     const GatedDeltaShape& shape = a.shape;
-    SCOPED_TRACE(fmt::format("{} key heads of {}, {} value heads of {}, {} taps, {}, padding {}",
+    SCOPED_TRACE(fmt::format("{} key heads of {}, {} value heads of {}, {} taps{}, {}, padding {}",
                              shape.key_heads, shape.key_dim, shape.value_heads, shape.value_dim,
-                             shape.taps, Name(out_dtype), padding));
+                             shape.taps, shape.tiled ? ", tiled" : "", Name(out_dtype), padding));
     const DeltaStates states = RandomStates(random_, shape, sequences);
     const DeltaReference want = Refer(a, sequences, states, kNormEps, Rounding(out_dtype));
     ForEachVariant([&] {
@@ -76,7 +77,8 @@ class GatedDeltaContract : public GatedDeltaTest {
 };
 
 TEST_F(GatedDeltaContract, MixedSequences) {
-  for (const GatedDeltaShape& shape : {kOdd, kTiny, kNarrow, kModel, kWide, kHalf}) {
+  for (const GatedDeltaShape& shape :
+       {kOdd, kTiny, kNarrow, kModel, kWide, kHalf, kTiled, kWideTiled}) {
     for (const DType dtype : target_->Activations()) {
       const int64_t padding = dtype == DType::kF32 ? 5 : 0;
       Check(DeltaCase(random_, shape, kMixedRows, padding), kMixed, dtype, padding);
@@ -85,7 +87,8 @@ TEST_F(GatedDeltaContract, MixedSequences) {
 }
 
 TEST_F(GatedDeltaContract, SingleTokens) {
-  for (const GatedDeltaShape& shape : {kOdd, kTiny, kNarrow, kModel, kWide, kHalf}) {
+  for (const GatedDeltaShape& shape :
+       {kOdd, kTiny, kNarrow, kModel, kWide, kHalf, kTiled, kWideTiled}) {
     for (const DType dtype : target_->Activations()) {
       const int64_t padding = dtype == DType::kF32 ? 0 : 5;
       Check(DeltaCase(random_, shape, kSingleRows, padding), kSingle, dtype, padding);
@@ -121,7 +124,7 @@ TEST_F(GatedDeltaContract, ExtremeInputs) {
 // The same bits however a prompt is divided into steps.
 TEST_F(GatedDeltaContract, DivisionsIntoSteps) {
   constexpr int64_t kRows = 83;
-  for (const GatedDeltaShape& shape : {kOdd, kModel, kWide, kNarrow}) {
+  for (const GatedDeltaShape& shape : {kOdd, kModel, kWide, kNarrow, kTiled}) {
     SCOPED_TRACE(fmt::format("dimensions {} and {}", shape.key_dim, shape.value_dim));
     const DeltaCase a(random_, shape, kRows, 0);
     const std::vector<DeltaRows> whole = {{0, kRows, 0}};

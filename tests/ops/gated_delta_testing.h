@@ -193,7 +193,8 @@ inline DeltaReference Refer(const DeltaCase& a, const std::vector<DeltaRows>& se
       }
     }
     for (int64_t head = 0; head < shape.value_heads; ++head) {
-      const int64_t key_head = head / (shape.value_heads / shape.key_heads);
+      const int64_t key_head =
+          shape.tiled ? head % shape.key_heads : head * shape.key_heads / shape.value_heads;
       const auto at = [&](int64_t i, int64_t c) {
         return static_cast<size_t>(shape.history_floats() + (head * key_dim + i) * value_dim + c);
       };

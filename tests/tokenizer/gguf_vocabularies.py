@@ -11,7 +11,8 @@ from tokenizers import pre_tokenizers as pre
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 # What llama.cpp calls the pre-tokenizer of each.
-BYTE_LEVEL = {"llama3": "llama-bpe", "qwen2": "qwen2", "mistral-tekken": "tekken", "gpt-oss": "gpt-4o"}
+BYTE_LEVEL = {"llama3": "llama-bpe", "qwen2": "qwen2", "qwen3.5": "qwen35", "mistral-tekken": "tekken",
+              "gpt-oss": "gpt-4o"}
 WHEELS = pathlib.Path(sys.prefix) / "wheels"
 
 

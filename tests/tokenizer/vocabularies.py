@@ -27,6 +27,8 @@ LLAMA3 = (
     CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + SPACES
 )
 QWEN = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + SPACES
+# Marks belong to words.
+QWEN35 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|" + SPACES
 O200K = "|".join(
     [
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + CONTRACTIONS + "?",
@@ -276,12 +278,12 @@ def sources(files):
         post = template(prefix=[(names[0], len(ranks))])
         return byte_level_bpe(ranks, names, split_then_bytes(O200K), post)
 
-    def qwen():
+    def qwen(pattern):
         ranks = tiktoken_ranks(files / "dashscope/resources/qwen.tiktoken")
         result = byte_level_bpe(
             ranks,
             ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-            split_then_bytes(QWEN),
+            split_then_bytes(pattern),
             byte_level(False),
             {"type": "NFC"},
             legacy=True,
@@ -324,7 +326,8 @@ def sources(files):
     return {
         "llama3": llama3,
         "llama4": llama4,
-        "qwen2": qwen,
+        "qwen2": lambda: qwen(QWEN),
+        "qwen3.5": lambda: qwen(QWEN35),  # with Qwen 2's tokens: no package has its own
         "mistral-v1-legacy": lambda: sentencepiece_bpe(v1, "legacy"),
         "mistral-v1": lambda: sentencepiece_bpe(v1, "metaspace"),
         "mistral-v3": lambda: sentencepiece_bpe(v3, "legacy"),

@@ -14,11 +14,18 @@ namespace litecache::ops {
 
 struct GatedDeltaShape {
   int64_t key_heads = 0;    // of queries and keys
-  int64_t value_heads = 0;  // value head j has key head j / (value_heads / key_heads)
+  int64_t value_heads = 0;  // a multiple of key_heads
   int64_t key_dim = 0;      // of a head, 1 to kMostDeltaDim
   int64_t value_dim = 0;    // of a head, 1 to kMostDeltaDim
   int64_t taps = 0;         // of the convolution, 1 to kMostDeltaTaps
+  // The order of value heads: those of a key head follow one another, or, as GGUF has them, they
+  // are key_heads apart.
+  bool tiled = false;
 
+  // The key head of a value head.
+  int64_t KeyHead(int64_t value_head) const {
+    return tiled ? value_head % key_heads : value_head / (value_heads / key_heads);
+  }
   // Columns of the projection to queries, keys and values, in this order, each head after head.
   int64_t channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
   int64_t width() const { return value_heads * value_dim; }

@@ -141,7 +141,7 @@ void UpdateHead(const GatedDeltaShape& shape, const GatedDeltaWeights& weights,
   const F32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t key_dim = shape.key_dim, value_dim = shape.value_dim;
-  const int64_t key_head = head / (shape.value_heads / shape.key_heads);
+  const int64_t key_head = shape.KeyHead(head);
   const float rate = -std::exp(weights.log_rate[head]);
   const float query_scale = 1.0f / std::sqrt(static_cast<float>(key_dim));
   float* s = sequence.state + shape.history_floats() + head * key_dim * value_dim;

@@ -41,9 +41,14 @@ struct DeltaArguments {
   float norm_eps, query_scale;
   int64_t history_floats;
   int32_t key_heads, value_heads, group, key_dim, value_dim;
+  bool tiled;  // GatedDeltaShape's
   void* out;
   int64_t out_stride;
 };
+
+__device__ inline int32_t KeyHead(const DeltaArguments& a, int32_t value_head) {
+  return a.tiled ? value_head % a.key_heads : value_head / a.group;
+}
 
 // A column of a head's S.
 __device__ inline float* StateOf(const DeltaArguments& a, const StepSequence& sequence,
@@ -87,7 +92,8 @@ template <bool kPrepared, typename T>
 __device__ void CopyTile(const DeltaArguments& a, T& tile, int32_t row, int32_t count, int32_t head,
                          int32_t column, int32_t columns) {
   const auto thread = static_cast<int32_t>(threadIdx.x), threads = static_cast<int32_t>(blockDim.x);
-  const int32_t query = head / a.group * a.key_dim, key = query + a.key_heads * a.key_dim;
+  const int32_t key_head = KeyHead(a, head);
+  const int32_t query = key_head * a.key_dim, key = query + a.key_heads * a.key_dim;
   const int32_t value = 2 * a.key_heads * a.key_dim + head * a.value_dim + column;
   const int32_t warp = thread / 32, lane = thread % 32;
   for (int32_t t = warp; t < count; t += threads / 32) {
@@ -101,7 +107,7 @@ __device__ void CopyTile(const DeltaArguments& a, T& tile, int32_t row, int32_t 
       CopyFloat(&tile.factors[t].decay, a.rate[row + t] + head);
       CopyFloat(&tile.factors[t].step, a.step[row + t] + head);
       if constexpr (kPrepared) {
-        CopyFloat(&tile.factors[t].key_query, a.products[row + t] + head / a.group);
+        CopyFloat(&tile.factors[t].key_query, a.products[row + t] + key_head);
       }
     }
   }
@@ -306,7 +312,9 @@ __global__ void __launch_bounds__(kRowWarps * 32)
   float* const query = a.convolved[row] + key_head * a.key_dim;
   const float product = NormalizeToken(a, query + a.key_heads * a.key_dim, query);
   if (lane == 0) a.products[row][key_head] = product;
-  for (int32_t head = key_head * a.group + lane; head < (key_head + 1) * a.group; head += 32) {
+  const int32_t first = a.tiled ? key_head : key_head * a.group;
+  for (int32_t i = lane; i < a.group; i += 32) {
+    const int32_t head = first + i * (a.tiled ? a.key_heads : 1);
     a.rate[row][head] = Decay(a.rate[row][head], a.log_rate[head], a.rate_bias[head]);
     a.step[row][head] = Sigmoid(a.step[row][head]);
   }
@@ -403,6 +411,7 @@ void GatedDelta(Stream& stream, const StepView& step, TableId table, int64_t lis
                          .group = static_cast<int32_t>(shape.value_heads / shape.key_heads),
                          .key_dim = static_cast<int32_t>(shape.key_dim),
                          .value_dim = static_cast<int32_t>(shape.value_dim),
+                         .tiled = shape.tiled,
                          .out = out.data,
                          .out_stride = out.stride};
   if (out.dtype == DType::kF32) {
