@@ -269,6 +269,7 @@ void Core::FinishPrefill(const StepPlan::Prefill& part) {
     if (!group->prefilling()) End(group, FinishReason::kLength);
     return;
   }
+  if (prefixes_ != nullptr) KeepPrefix([&] { prefixes_->KeepPrompt(group); });
   const Request& request = group->request;
   if (request.prompt_logprobs >= 0) {
     Chunk chunk;

@@ -100,6 +100,8 @@ class Core {
   void Forward(const StepPlan& plan);
   // Calls Forward(), and evicts kept prefixes if it runs out of memory.
   void ForwardWithRoom(const StepPlan& plan);
+  // Calls keep(); where that fails, a prefix is not kept.
+  static void KeepPrefix(const std::function<void()>& keep);
   // Releases the sequence of a sample, or of a prompt in progress (sample: null).
   void ReleaseSequence(Group* group, const Sample* sample, bool keep);
   // Lets the device choose tokens if it can, and fetches the rows of all others.

@@ -74,16 +74,22 @@ void Core::Enqueue(std::unique_ptr<Group> group) {
   doorbell_->Ring();
 }
 
+void Core::KeepPrefix(const std::function<void()>& keep) {
+  try {
+    keep();
+  } catch (...) {
+    LogWarning("a prefix is not kept: {}", MessageOf(std::current_exception()));
+  }
+}
+
 void Core::ReleaseSequence(Group* group, const Sample* sample, bool keep) {
   const kv::SequenceId sequence = sample != nullptr ? sample->sequence : group->prompt_sequence;
   if (sequence == 0) return;  // it was never created
   if (keep && prefixes_ != nullptr && prefixes_->Shares(*group)) {
-    try {
+    KeepPrefix([&] {
       prefixes_->Keep(sequence, group->prompt(),
                       sample != nullptr ? sample->tokens : std::span<const int32_t>());
-    } catch (...) {
-      LogWarning("a prefix is not kept: {}", MessageOf(std::current_exception()));
-    }
+    });
   }
   backend_.cache->Release(sequence);
 }

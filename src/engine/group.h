@@ -76,6 +76,9 @@ struct Group {
   bool admitted = false;
   kv::SequenceId prompt_sequence = 0;  // while the prompt is processed; otherwise 0
   int64_t prefilled = 0;               // prompt tokens in the cache
+  // Prompt lengths, ascending and above `prefilled`, that chunks end at, because the prompt is kept
+  // as a prefix there (PrefixReuse).
+  std::vector<int64_t> keep_at;
   // Set while rows of its prompt are read from disk or computed by another request; the request
   // takes no part in steps until then.
   std::shared_ptr<PrefixWait> prefix_wait;

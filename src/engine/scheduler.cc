@@ -122,6 +122,7 @@ void Scheduler::AddPrefill(Group* group, Budget* budget, StepPlan* plan) const {
   if (group->all_logits()) {
     count = std::min(count, most(budget->logit_rows, limits_.score_rows));
   }
+  if (!group->keep_at.empty()) count = std::min(count, group->keep_at.front() - group->prefilled);
   if (count <= 0) return;
   // The first tokens need the mask of their constraint.
   if (!group->prepared && group->prefilled + count == group->prompt_size()) return;

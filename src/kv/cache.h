@@ -19,11 +19,15 @@
 
 namespace litecache::kv {
 
+class PagePool;  // kv/pages/page_pool.h
+
 using SequenceId = int64_t;
 
 // Prefixes are cut at multiples of this. Retriever quest keeps bounds over the keys of 16 tokens;
 // bounds cannot be undone for some of them.
 inline constexpr int64_t kPrefixTokens = 16;
+// The prefix of a sequence of `length` tokens that cannot be cut: all of it, or nothing.
+constexpr int64_t WholePrefix(int64_t length) { return length % kPrefixTokens == 0 ? length : 0; }
 // Tokens of one exported block. A multiple of every retriever's metadata unit.
 inline constexpr int64_t kBlockTokens = 256;
 
@@ -116,6 +120,8 @@ class Cache {
   // total including existing sequences, or as much as is available: on a GPU 256 MiB of pinned
   // memory cost 20 ms, several decode steps.
   virtual void AllocateAhead(const TierBytes& bytes) = 0;
+  // What holds the cache's device memory, for caches that share a budget (kv/mixed); may be null.
+  virtual PagePool* device_pages() { return nullptr; }
 
   // Adds an empty sequence; ids are never reused.
   virtual SequenceId Create() = 0;
@@ -136,11 +142,16 @@ class Cache {
   // ---- Prefixes: rows that later sequences with the same beginning can share. If SharesPrefixes()
   // is false, the calls below throw Unsupported. ----
   virtual bool SharesPrefixes() const { return false; }
+  // Whether a prefix can be cut off anywhere. If not, what the cache holds for a sequence belongs
+  // to its present length: a prefix is all of it, at a multiple of kPrefixTokens, and no blocks can
+  // be exported.
+  virtual bool CutsPrefixes() const { return SharesPrefixes(); }
   // Number of leading tokens of a sequence that ForkPrefix and ExportBlock accept.
   virtual int64_t PrefixLength(SequenceId id) const;
   // Returns a new sequence with the parent's first `tokens` tokens, a multiple of kPrefixTokens and
-  // at most PrefixLength(parent). It shares the parent's pages, as Fork does, and nothing else: it
-  // continues with a prompt chunk, as if these tokens had been its prompt's first chunks.
+  // at most PrefixLength(parent); equal to it unless CutsPrefixes(). It shares the parent's pages,
+  // as Fork does, and nothing else: it continues with a prompt chunk, as if these tokens had been
+  // its prompt's first chunks.
   virtual SequenceId ForkPrefix(SequenceId parent, int64_t tokens);
   // Bytes of the pages that these sequences hold; shared pages count once.
   virtual TierBytes BytesHeld(std::span<const SequenceId> ids) const;

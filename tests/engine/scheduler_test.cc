@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "test_seed.h"
@@ -102,6 +103,24 @@ TEST(Scheduler, AClientThatAlwaysWaitsStillTakesTurns) {
   }
   EXPECT_EQ(started[1], 20);
   EXPECT_EQ(started[2], 20);
+}
+
+// The rows that a chunk leaves go to other prompts.
+TEST(Scheduler, AChunkEndsWhereItsPromptIsKept) {
+  Queue queue(2, /*prefill_chunk=*/8);
+  Group* first = queue.Add(1, 30);
+  Group* second = queue.Add(1, 30);
+  queue.scheduler().Admit();
+  first->keep_at = {11, 13};
+  const std::vector<std::pair<int64_t, int64_t>> expected = {{8, 0}, {11, 5}, {13, 11}, {21, 11}};
+  for (const auto& [of_first, of_second] : expected) {
+    queue.Step();
+    EXPECT_EQ(first->prefilled, of_first);
+    EXPECT_EQ(second->prefilled, of_second);
+    if (!first->keep_at.empty() && first->keep_at.front() == of_first) {
+      first->keep_at.erase(first->keep_at.begin());
+    }
+  }
 }
 
 TEST(Scheduler, CancelledRequestsCostNoTurn) {

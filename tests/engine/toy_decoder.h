@@ -29,7 +29,8 @@ class ToyDecoder final : public model::Decoder {
   static constexpr int64_t kKvHeads = 2;
   static constexpr int64_t kLayers = 2;
 
-  explicit ToyDecoder(int64_t context = 1 << 20) {
+  // window: tokens that the first layer attends; 0: all.
+  explicit ToyDecoder(int64_t context = 1 << 20, int64_t window = 0) {
     config_.layers = kLayers;
     config_.q_heads = kQHeads;
     config_.kv_heads = kKvHeads;
@@ -38,6 +39,10 @@ class ToyDecoder final : public model::Decoder {
     config_.vocab = kVocab;
     config_.max_context = context;
     config_.weight_dtype = DType::kF32;
+    if (window > 0) {
+      config_.window = window;
+      config_.windowed = {true, false};
+    }
   }
 
   // Tokens that cause failures.

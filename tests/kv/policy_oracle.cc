@@ -33,6 +33,17 @@ SequenceId PolicyOracle::Fork(SequenceId parent) {
   return id;
 }
 
+SequenceId PolicyOracle::ForkPrefix(SequenceId parent) {
+  const int64_t tokens = cache_->PrefixLength(parent);
+  const SequenceId id = cache_->ForkPrefix(parent, tokens);
+  Sequence& child = sequences_[id] = sequences_.at(parent);
+  child.length = tokens;
+  for (auto* layers : {&child.k, &child.v}) {
+    for (Rows& rows : *layers) rows.resize(static_cast<size_t>(tokens));
+  }
+  return id;
+}
+
 void PolicyOracle::Release(SequenceId id) {
   cache_->Release(id);
   sequences_.erase(id);

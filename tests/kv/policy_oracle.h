@@ -41,6 +41,7 @@ class PolicyOracle {
 
   SequenceId Create();
   SequenceId Fork(SequenceId parent);
+  SequenceId ForkPrefix(SequenceId parent);  // all of the parent's prefix
   void Release(SequenceId id);
 
   // Runs a step and compares it. fail_after >= 0: first makes an attempt that fails after that many

@@ -64,6 +64,41 @@ TEST_P(ForksTest, GoOnAsIfTheyWereAlone) {
   }
 }
 
+// Forks for prefixes, of windows and states as a whole, go on with other prompts.
+TEST_P(ForksTest, OfPrefixesGoOnAsIfTheyWereAlone) {
+  const auto decoder = LoadDecoder(device(), FixturesDirectory() / name(), {.dtype = DType::kF32});
+  const int64_t vocab = decoder->config().vocab;
+  constexpr int64_t kShared = 96, kChunk = 48;
+  const auto prompt = [&](int64_t child) {
+    std::vector<int32_t> tokens;
+    for (int64_t i = 0; i < kPrompt; ++i) {
+      tokens.push_back(static_cast<int32_t>((i * 37 + (i < kShared ? 0 : child * 11) + 5) % vocab));
+    }
+    return tokens;
+  };
+  const std::vector<int32_t> rows = {kShared, kPrompt - 1};
+  Runner runner(device(), *decoder);
+  std::vector<std::vector<float>> alone;
+  for (int64_t child = 0; child < 3; ++child) {
+    alone.push_back(runner.Prefill(runner.Create(), prompt(child), kChunk, rows));
+  }
+  const kv::SequenceId parent = runner.Create();
+  const std::vector<int32_t> shared = prompt(0);
+  runner.Prefill(parent, std::span(shared).first(kShared), kChunk, {});
+  ASSERT_EQ(runner.cache().PrefixLength(parent), kShared);
+  const kv::SequenceId first = runner.cache().ForkPrefix(parent, kShared);
+  const kv::SequenceId second = runner.cache().ForkPrefix(first, kShared);
+  const auto rest = [&](int64_t child, kv::SequenceId id) {
+    const std::vector<int32_t> tokens = prompt(child);
+    return runner.Prefill(id, std::span(tokens).subspan(kShared), kChunk,
+                          std::vector<int32_t>{0, kPrompt - 1 - kShared});
+  };
+  EXPECT_LT(RelativeError(rest(0, parent), alone[0]), 1e-4);
+  runner.cache().Release(parent);
+  EXPECT_LT(RelativeError(rest(1, first), alone[1]), 1e-4);
+  EXPECT_LT(RelativeError(rest(2, second), alone[2]), 1e-4);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, ForksTest,
                          ::testing::Combine(::testing::Values("llama", "gemma3_text", "gpt_oss",
                                                               "qwen3_5_text"),

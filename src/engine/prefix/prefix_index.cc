@@ -18,7 +18,8 @@ void PrefixIndex::Touch(Entries::iterator entry) {
   by_use_.emplace(uses_, entry);
 }
 
-std::optional<PrefixIndex::Match> PrefixIndex::Find(std::span<const int32_t> prompt) {
+std::pair<PrefixIndex::Entries::iterator, int64_t> PrefixIndex::Closest(
+    std::span<const int32_t> prompt) {
   auto best = entries_.end();
   int64_t longest = 0;
   const auto consider = [&](Entries::iterator entry) {
@@ -30,14 +31,31 @@ std::optional<PrefixIndex::Match> PrefixIndex::Find(std::span<const int32_t> pro
   const auto next = entries_.lower_bound(prompt);
   if (next != entries_.end()) consider(next);
   if (next != entries_.begin()) consider(std::prev(next));
+  return {best, longest};
+}
+
+PrefixIndex::Entries::iterator PrefixIndex::LongestWhole(std::span<const int32_t> prompt) {
+  while (true) {
+    const auto next = entries_.upper_bound(prompt);
+    if (next == entries_.begin()) return entries_.end();
+    const auto before = std::prev(next);
+    const int64_t common = CommonPrefix(prompt, before->first);
+    if (common == static_cast<int64_t>(before->first.size())) return before;
+    // What begins the prompt and comes before this sequence begins this sequence, too.
+    prompt = prompt.first(static_cast<size_t>(common));
+  }
+}
+
+std::optional<PrefixIndex::Match> PrefixIndex::Find(std::span<const int32_t> prompt) {
+  const auto best = cuts_ ? Closest(prompt).first : LongestWhole(prompt);
   if (best == entries_.end()) return std::nullopt;
   Touch(best);
-  return Match{best->second.sequence, longest};
+  return Match{best->second.sequence, CommonPrefix(prompt, best->first)};
 }
 
 bool PrefixIndex::Covers(std::span<const int32_t> tokens) {
   const auto next = entries_.lower_bound(tokens);
-  if (next == entries_.end()) return false;
+  if (next == entries_.end() || (!cuts_ && next->first.size() != tokens.size())) return false;
   if (CommonPrefix(tokens, next->first) < static_cast<int64_t>(tokens.size())) return false;
   Touch(next);
   return true;
@@ -50,7 +68,7 @@ std::optional<kv::SequenceId> PrefixIndex::Add(std::vector<int32_t> tokens,
   by_use_.emplace(added->second.used = ++uses_, added);
   // A sequence that is a prefix of this one is right before it: anything in between would begin
   // with it, too.
-  if (added == entries_.begin()) return std::nullopt;
+  if (!cuts_ || added == entries_.begin()) return std::nullopt;
   const auto before = std::prev(added);
   if (CommonPrefix(before->first, added->first) < static_cast<int64_t>(before->first.size())) {
     return std::nullopt;

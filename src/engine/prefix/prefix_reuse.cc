@@ -29,6 +29,12 @@ struct PrefixWait {
   std::shared_ptr<LoadedBlocks> loaded;
 };
 
+void PrefixReuse::WaitFor(Group* group, const Group& leader, int64_t common) {
+  group->prefix_wait = std::make_shared<PrefixWait>();
+  group->prefix_wait->leader = &leader;
+  group->prefix_wait->common = common;
+}
+
 namespace {
 
 // Bytes, plus one block, that the engine's thread copies between two steps: a few milliseconds.
@@ -57,8 +63,10 @@ PrefixReuse::PrefixReuse(kv::Cache& cache, const PrefixOptions& options, std::fu
       wake_(std::move(wake)),
       root_(RootKey(options.space)),
       prompts_only_(options.chunk > 0),
-      unit_(UnitOf(options)) {
+      unit_(UnitOf(options)),
+      index_(cache.CutsPrefixes()) {
   if (options.store.empty()) return;
+  LC_CHECK(cache.CutsPrefixes(), "the store has blocks of any prefix");
   store_ = std::make_unique<BlockStore>(options.store, options.store_bytes);
   store_capacity_ = options.store_bytes;
 }
@@ -81,6 +89,7 @@ void PrefixReuse::Resolve(Group* group, const Groups& running) {
   const std::span<const int32_t> prompt =
       std::span(group->prompt()).first(static_cast<size_t>(Cut(group->prompt_size() - 1)));
   if (prompt.empty()) return;
+  if (!cache_.CutsPrefixes()) return ResolveWhole(group, prompt, running);
 
   kv::SequenceId best = 0;
   int64_t tokens = 0;
@@ -114,9 +123,7 @@ void PrefixReuse::Resolve(Group* group, const Groups& running) {
     store_->Touch(std::span(chain).first(static_cast<size_t>(on_disk)));
   }
   if (leader != nullptr && coming > std::max(tokens, on_disk * kv::kBlockTokens)) {
-    group->prefix_wait = std::make_shared<PrefixWait>();
-    group->prefix_wait->leader = leader;
-    group->prefix_wait->common = coming;
+    WaitFor(group, *leader, coming);
     return;
   }
   if (on_disk * kv::kBlockTokens > tokens) {
@@ -246,13 +253,18 @@ void PrefixReuse::Advance(const Groups& running) {
 
 void PrefixReuse::Keep(kv::SequenceId sequence, std::span<const int32_t> prompt,
                        std::span<const int32_t> generated) {
+  if (!cache_.CutsPrefixes()) return;
   std::vector<int32_t> tokens(prompt.begin(), prompt.end());
   if (!prompts_only_) tokens.insert(tokens.end(), generated.begin(), generated.end());
   const int64_t length =
       Cut(std::min(cache_.PrefixLength(sequence), static_cast<int64_t>(tokens.size())));
   tokens.resize(static_cast<size_t>(length));
-  if (length == 0 || index_.Covers(tokens)) return;
-  const kv::SequenceId kept = cache_.ForkPrefix(sequence, length);
+  KeepTokens(sequence, std::move(tokens));
+}
+
+void PrefixReuse::KeepTokens(kv::SequenceId sequence, std::vector<int32_t> tokens) {
+  if (tokens.empty() || index_.Covers(tokens)) return;
+  const kv::SequenceId kept = cache_.ForkPrefix(sequence, static_cast<int64_t>(tokens.size()));
   held_changed_ = true;
   if (store_ != nullptr) {
     std::vector<BlockKey> keys = ChainKeys(root_, tokens, kv::kBlockTokens);

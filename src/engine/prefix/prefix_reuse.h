@@ -1,6 +1,7 @@
 // Reuse of KV between requests with the same beginning: sequences that have ended stay in the KV
-// cache until their memory is needed, and their blocks are written to a store on disk. Used by the
-// engine's thread only.
+// cache until their memory is needed, and their blocks are written to a store on disk. Where the
+// cache cannot cut prefixes (kv::Cache::CutsPrefixes), forks of prompts stay, made at chosen places
+// while the prompt is processed. Used by the engine's thread only.
 #pragma once
 
 #include <cstdint>
@@ -47,16 +48,19 @@ class PrefixReuse {
   bool Shares(const Group& group) const {
     return group.score == nullptr && !(prompts_only_ && group.all_logits());
   }
-  // Gives an admitted group the available part of its prompt, and sets its prompt_sequence and
-  // prefilled. If more is on disk, or is being computed for another request, the group waits for it
-  // (Group::prefix_wait). The last token of a prompt is always computed, because its logits are
-  // needed.
+  // Gives an admitted group the available part of its prompt, and sets its prompt_sequence,
+  // prefilled and keep_at. If more is on disk, or is being computed for another request, the group
+  // waits for it (Group::prefix_wait). The last token of a prompt is always computed, because its
+  // logits are needed.
   void Begin(Group* group, const Groups& running);
   // Continues loading for waiting groups and writing blocks. Quick: copies about 16 MiB at most.
   void Advance(const Groups& running);
 
+  // Keeps the prompt of a running group if it has reached a place of its keep_at.
+  void KeepPrompt(Group* group);
   // Keeps as much as possible of a sequence that ends; it consists of the prompt and the generated
-  // tokens. The caller still owns the sequence and releases it.
+  // tokens. Nothing if prefixes cannot be cut: a sequence rarely ends where another one goes on.
+  // The caller still owns the sequence and releases it.
   void Keep(kv::SequenceId sequence, std::span<const int32_t> prompt,
             std::span<const int32_t> generated);
   // Releases the least recently used kept sequence; false if there is none.
@@ -77,14 +81,22 @@ class PrefixReuse {
     int64_t used = 0;  // BlockStore::Now()
   };
 
-  // Uses the best available source; false if the group waits for a running one's rows.
+  // Uses the best available source, or lets the group wait for a better one.
   void Resolve(Group* group, const Groups& running);
+  // The same for a cache that cannot cut prefixes (prefix_places.cc). prompt: what can be shared.
+  void ResolveWhole(Group* group, std::span<const int32_t> prompt, const Groups& running);
+  // Sets the places where the group, which goes on from its prefilled tokens, is kept. shared: the
+  // longest common beginning with another prompt.
+  void ChoosePlaces(Group* group, int64_t shared) const;
+  void WaitFor(Group* group, const Group& leader, int64_t common);
   void StartFrom(Group* group, kv::SequenceId parent, int64_t tokens);
   void StartLoading(Group* group, std::vector<BlockKey> keys, int64_t first, int64_t end);
   void RequestBlocks(PrefixWait* wait);
   // Imports blocks that have arrived; false if the group still waits.
   bool Import(Group* group, uint64_t* budget);
   void Ready(Group* group);
+  // Keeps the first tokens of a sequence, which are `tokens`.
+  void KeepTokens(kv::SequenceId sequence, std::vector<int32_t> tokens);
   void Forget(kv::SequenceId sequence);
   // Writes one block; false if there is none to write.
   bool ExportOne();

@@ -27,6 +27,7 @@ class FullCacheBase : public Cache, public RowStore {
   }
 
   void AllocateAhead(const TierBytes& bytes) override { pool_.AllocateAhead(bytes.device); }
+  PagePool* device_pages() override { return &pool_; }
   SequenceId Create() override { return table_.Create(); }
   SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
   void Release(SequenceId id) override { table_.Release(id); }

@@ -29,6 +29,7 @@ class LiteCacheBase : public Cache, public RowStore {
     tiers_.device.AllocateAhead(bytes.device);
     tiers_.host.AllocateAhead(bytes.host);
   }
+  PagePool* device_pages() override { return &tiers_.device; }
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;

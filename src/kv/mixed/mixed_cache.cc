@@ -1,11 +1,13 @@
 #include "kv/mixed/mixed_cache.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "device/recording_key.h"
+#include "kv/mixed/shared_budget.h"
 
 namespace litecache::kv {
 namespace {
@@ -41,10 +43,9 @@ class MixedCache final : public Cache {
         whole_(std::move(caches.whole)),
         window_(std::move(caches.window)),
         recurrent_(std::move(caches.recurrent)),
+        caches_(ThoseOf({whole_.get(), window_.get(), recurrent_.get()})),
+        device_budget_(budget.device, PoolsOf(caches_)),
         projection_(parts.whole.model_layers) {
-    for (Cache* cache : {whole_.get(), window_.get(), recurrent_.get()}) {
-      if (cache != nullptr) caches_.push_back(cache);
-    }
     LC_CHECK(!caches_.empty());
   }
 
@@ -59,6 +60,7 @@ class MixedCache final : public Cache {
   }
   void AllocateAhead(const TierBytes& bytes) override {
     TierBytes rest = bytes;
+    rest.device = std::min(rest.device, budget_.device);
     for (Cache* cache : {window_.get(), recurrent_.get()}) {
       if (cache == nullptr) continue;
       const uint64_t needed = static_cast<uint64_t>(sequences_) * cache->BytesFor(1).device;
@@ -70,11 +72,9 @@ class MixedCache final : public Cache {
   }
 
   SequenceId Create() override {
-    ++sequences_;
     return InAll([](Cache& cache) { return cache.Create(); });
   }
   SequenceId Fork(SequenceId parent) override {
-    ++sequences_;
     return InAll([&](Cache& cache) { return cache.Fork(parent); });
   }
   void Release(SequenceId id) override {
@@ -83,10 +83,38 @@ class MixedCache final : public Cache {
   }
   int64_t Length(SequenceId id) const override { return caches_.front()->Length(id); }
 
+  bool SharesPrefixes() const override {
+    return std::ranges::all_of(caches_, &Cache::SharesPrefixes);
+  }
+  bool CutsPrefixes() const override { return false; }
+  int64_t PrefixLength(SequenceId id) const override {
+    const int64_t length = WholePrefix(Length(id));
+    const auto has_all = [&](const Cache* cache) { return cache->PrefixLength(id) >= length; };
+    return std::ranges::all_of(caches_, has_all) ? length : 0;
+  }
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override {
+    LC_CHECK(tokens == PrefixLength(parent), "{} of {} tokens", tokens, Length(parent));
+    return InAll([&](Cache& cache) { return cache.ForkPrefix(parent, tokens); });
+  }
+  TierBytes BytesHeld(std::span<const SequenceId> ids) const override {
+    return Sum([&](const Cache& cache) { return cache.BytesHeld(ids); });
+  }
+
   // If a part has no room, what those before it have reserved stays with their sequences, which may
-  // begin the step again.
+  // begin the step again. That of the states comes last: it is the one that begins a step only
+  // once.
   void BeginStep(const Step& step) override {
-    for (Cache* cache : caches_) cache->BeginStep(step);
+    for (Cache* cache : caches_) {
+      device_budget_.Divide();
+      try {
+        cache->BeginStep(step);
+      } catch (const CapacityError&) {
+        // The device's memory may be with the other parts, unused.
+        device_budget_.ReleaseFree();
+        cache->BeginStep(step);
+      }
+    }
+    if (device_budget_.exceeded()) device_budget_.ReleaseFree();
   }
   std::optional<uint64_t> ReplayKey(const Step& step) const override {
     RecordingKey key("mixed");
@@ -157,12 +185,45 @@ class MixedCache final : public Cache {
     for (const Cache* cache : caches_) sum += bytes_of(*cache);
     return sum;
   }
-  // All caches see the same calls, so that they give a sequence the same id.
+  // Makes a sequence in all caches, or in none. They see the same calls, so that they give it the
+  // same id; one that missed a call, because another one had failed, catches up.
   template <class F>
   SequenceId InAll(const F& make) {
-    const SequenceId id = make(*caches_.front());
-    for (size_t i = 1; i < caches_.size(); ++i) LC_CHECK(make(*caches_[i]) == id);
+    std::vector<SequenceId> made(caches_.size(), 0);
+    const auto release = [&](size_t i) {
+      if (made[i] > 0) caches_[i]->Release(std::exchange(made[i], 0));
+    };
+    SequenceId id = 0;  // the largest
+    try {
+      for (size_t i = 0; i < caches_.size();) {
+        if (made[i] == id && id > 0) {
+          ++i;
+          continue;
+        }
+        release(i);
+        made[i] = make(*caches_[i]);
+        if (made[i] > id) {
+          id = made[i];
+          i = 0;
+        }
+      }
+    } catch (...) {
+      for (size_t i = 0; i < caches_.size(); ++i) release(i);
+      throw;
+    }
+    ++sequences_;
     return id;
+  }
+  static std::vector<Cache*> ThoseOf(std::vector<Cache*> caches) {
+    std::erase(caches, nullptr);
+    return caches;
+  }
+  static std::vector<PagePool*> PoolsOf(const std::vector<Cache*>& caches) {
+    std::vector<PagePool*> pools;
+    for (Cache* cache : caches) {
+      if (PagePool* pool = cache->device_pages()) pools.push_back(pool);
+    }
+    return pools;
   }
 
   const Layout layout_;
@@ -170,7 +231,8 @@ class MixedCache final : public Cache {
   const std::string policy_;
   const TierBytes budget_;
   std::unique_ptr<Cache> whole_, window_, recurrent_;
-  std::vector<Cache*> caches_;  // those that exist
+  const std::vector<Cache*> caches_;  // those that exist
+  mixed::SharedBudget device_budget_;
   PartProjection projection_;
   int64_t sequences_ = 0;
 };

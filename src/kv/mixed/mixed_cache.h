@@ -15,8 +15,8 @@ struct PartCaches {
   std::unique_ptr<Cache> whole, window, recurrent;
 };
 
-// Steps and sequences are those of all parts. Prefixes are not shared: windows hold a sequence's
-// last tokens only, whatever the prefix, and a state is that of its last token.
+// Steps and sequences are those of all parts. Prefixes are whole sequences: windows hold a
+// sequence's last tokens only, whatever the prefix, and a state is that of its last token.
 std::unique_ptr<Cache> CreateMixedCache(const Layout& layout, const mixed::Parts& parts,
                                         std::string policy, const TierBytes& budget,
                                         PartCaches caches);

@@ -31,6 +31,7 @@ class OffloadBase : public Cache {
     device_pool_.AllocateAhead(bytes.device);
     host_pool_.AllocateAhead(bytes.host);
   }
+  PagePool* device_pages() override { return &device_pool_; }
   int64_t Length(SequenceId id) const override { return store_.Length(id); }
   SequenceId Create() override;
   bool WantsInputs() const override { return shape_.keeps_inputs; }

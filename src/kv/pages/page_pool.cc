@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -15,34 +16,67 @@ PagePool::PagePool(Device& device, uint64_t page_bytes, uint64_t budget_bytes, s
   LC_CHECK(page_bytes > 0);
   capacity_ = static_cast<int64_t>(
       std::min<uint64_t>(budget_bytes / page_bytes, std::numeric_limits<PageId>::max()));
+  limit_ = capacity_;
   const uint64_t slab_pages = std::bit_floor(std::max<uint64_t>(slab_bytes / page_bytes, 1));
   slab_shift_ = std::countr_zero(slab_pages);
   slab_mask_ = static_cast<PageId>(slab_pages - 1);
 }
 
-void PagePool::AddSlab() {
-  const int64_t first = static_cast<int64_t>(references_.size());
+void PagePool::AddSlab(std::vector<PageId>* fresh) {
+  const auto empty = std::ranges::find(slabs_, nullptr, &Buffer::data);
+  const auto slab = static_cast<size_t>(empty - slabs_.begin());
+  const int64_t first = static_cast<int64_t>(slab) << slab_shift_;
   const int64_t pages = std::min<int64_t>(int64_t{1} << slab_shift_, capacity_ - first);
-  slabs_.push_back(device_.Allocate(static_cast<size_t>(pages) * page_bytes_));
-  references_.resize(static_cast<size_t>(first + pages), 0);
+  Buffer memory = device_.Allocate(static_cast<size_t>(pages) * page_bytes_);
+  if (empty == slabs_.end()) {
+    references_.resize(static_cast<size_t>(first + pages), 0);
+    slabs_.emplace_back();
+  }
+  slabs_[slab] = std::move(memory);
+  for (int64_t page = first; page < first + pages; ++page) {
+    fresh->push_back(static_cast<PageId>(page));
+  }
 }
 
 void PagePool::AddPages(int64_t count) {
-  const int64_t first = provided();
+  if (count <= 0) return;
+  std::vector<PageId> fresh;
   const auto list = [&] {
     free_.reserve(references_.size());  // a page returned later must not need memory
     // New pages are pushed below the free ones, with the first of them on top.
-    std::vector<PageId> fresh;
-    for (int64_t page = provided(); page-- > first;) fresh.push_back(static_cast<PageId>(page));
+    std::ranges::sort(fresh, std::greater());
     free_.insert(free_.begin(), fresh.begin(), fresh.end());
   };
   try {
-    while (provided() < first + count) AddSlab();
+    while (static_cast<int64_t>(fresh.size()) < count) AddSlab(&fresh);
   } catch (...) {
     list();  // the pages that there is memory for
     throw;
   }
   list();
+}
+
+void PagePool::ReleaseFree() {
+  bool released = false;
+  for (size_t slab = 0; slab < slabs_.size(); ++slab) {
+    const size_t first = slab << slab_shift_;
+    const size_t end = std::min(first + slab_mask_ + 1, references_.size());
+    if (slabs_[slab].data() == nullptr ||
+        std::any_of(references_.begin() + static_cast<int64_t>(first),
+                    references_.begin() + static_cast<int64_t>(end),
+                    [](uint32_t references) { return references > 0; })) {
+      continue;
+    }
+    slabs_[slab] = Buffer();
+    released = true;
+  }
+  if (!released) return;
+  std::erase_if(free_, [&](PageId page) { return slabs_[page >> slab_shift_].data() == nullptr; });
+}
+
+void PagePool::Limit(uint64_t bytes) {
+  limit_ = static_cast<int64_t>(
+      std::min<uint64_t>(bytes / page_bytes_, static_cast<uint64_t>(capacity_)));
 }
 
 void PagePool::Reserve(int64_t count) {
@@ -51,8 +85,8 @@ void PagePool::Reserve(int64_t count) {
         "{}: {} more needed, but {} of the budget of {} are in use ({} pages of {}, {} free)",
         name_, FormatBytes(static_cast<uint64_t>(count) * page_bytes_),
         FormatBytes(static_cast<uint64_t>(used_) * page_bytes_),
-        FormatBytes(static_cast<uint64_t>(capacity_) * page_bytes_), count,
-        FormatBytes(page_bytes_), available());
+        FormatBytes(static_cast<uint64_t>(limit_) * page_bytes_), count, FormatBytes(page_bytes_),
+        available());
   }
   AddPages(count - static_cast<int64_t>(free_.size()));
 }

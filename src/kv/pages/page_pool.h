@@ -1,6 +1,7 @@
 // Pages of equal size in device memory, under a hard budget, with reference counts.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,8 +15,8 @@ namespace litecache::kv {
 using PageId = uint32_t;
 
 // Memory is allocated from the device in slabs, when pages are first needed or ahead
-// (AllocateAhead), and kept until the pool is destroyed: memory grows with use, and a returned page
-// is reused without a system call. Not thread-safe.
+// (AllocateAhead), and kept until ReleaseFree() or the pool's end: memory grows with use, and a
+// returned page is reused without a system call. Not thread-safe.
 class PagePool {
  public:
   // page_bytes > 0; at most budget_bytes / page_bytes pages will exist. name: the budget's name in
@@ -31,6 +32,11 @@ class PagePool {
   // Allocates until the pool has `bytes` bytes of pages, used and free, or as many as the budget
   // and device memory allow: until use exceeds that, taking pages allocates nothing.
   void AllocateAhead(uint64_t bytes);
+  // Returns slabs without used pages to the device.
+  void ReleaseFree();
+  // Lowers the budget, or raises it again up to that of the constructor, for pages taken from now
+  // on: pools that share a budget leave each other what they use.
+  void Limit(uint64_t bytes);
   // Takes one page with one reference; contents undefined. It must have been reserved (Reserve).
   PageId Take();
   void AddReference(PageId page);
@@ -61,28 +67,30 @@ class PagePool {
   }
 
   uint64_t page_bytes() const { return page_bytes_; }
-  int64_t capacity() const { return capacity_; }  // pages the budget allows
+  int64_t capacity() const { return capacity_; }  // pages the budget allows, without Limit()
   int64_t used() const { return used_; }          // pages with references
   int64_t peak() const { return peak_; }          // the largest value of used()
-  int64_t available() const { return capacity_ - used_; }
+  int64_t available() const { return std::max<int64_t>(limit_ - used_, 0); }
   // Number of pages with memory.
-  int64_t provided() const { return static_cast<int64_t>(references_.size()); }
+  int64_t provided() const { return used_ + static_cast<int64_t>(free_.size()); }
 
  private:
-  // Allocates up to `count` more pages, within the budget.
+  // Allocates at least `count` more pages, or all that the budget allows.
   void AddPages(int64_t count);
-  void AddSlab();
+  // Allocates a slab and appends its pages to `fresh`.
+  void AddSlab(std::vector<PageId>* fresh);
 
   Device& device_;
   std::string name_;
   uint64_t page_bytes_;
   int64_t capacity_;
+  int64_t limit_;  // at most capacity_
   int64_t used_ = 0;
   int64_t peak_ = 0;
   int slab_shift_;
   PageId slab_mask_;
-  std::vector<Buffer> slabs_;
-  std::vector<uint32_t> references_;  // of every page that exists
+  std::vector<Buffer> slabs_;         // without memory after ReleaseFree()
+  std::vector<uint32_t> references_;  // of every page that slabs_ has a place for
   // Last returned, first taken: it may still be in the CPU's cache.
   std::vector<PageId> free_;
 };

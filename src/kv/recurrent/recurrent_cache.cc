@@ -77,6 +77,11 @@ TierBytes RecurrentCache::BytesFor(int64_t tokens) const {
   return {.device = pages * pool_.page_bytes()};
 }
 
+SequenceId RecurrentCache::ForkPrefix(SequenceId parent, int64_t tokens) {
+  LC_CHECK(tokens == PrefixLength(parent), "{} of {} tokens", tokens, Length(parent));
+  return Fork(parent);
+}
+
 void RecurrentCache::BeginStep(const Step& step) {
   check_(step, table_);
   growths_.clear();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string_view>
 #include <unordered_set>
 #include <vector>
@@ -29,6 +30,7 @@ class RecurrentCache : public Cache {
   TierBytes ForkBytesFor(int64_t, int64_t tokens) const override { return BytesFor(tokens); }
 
   void AllocateAhead(const TierBytes& bytes) override { pool_.AllocateAhead(bytes.device); }
+  PagePool* device_pages() override { return &pool_; }
   SequenceId Create() override { return table_.Create(); }
   SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
   void Release(SequenceId id) override {
@@ -36,6 +38,14 @@ class RecurrentCache : public Cache {
     begun_.erase(id);
   }
   int64_t Length(SequenceId id) const override { return table_.Length(id); }
+
+  bool SharesPrefixes() const override { return true; }
+  bool CutsPrefixes() const override { return false; }
+  int64_t PrefixLength(SequenceId id) const override { return WholePrefix(Length(id)); }
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override;
+  TierBytes BytesHeld(std::span<const SequenceId> ids) const override {
+    return {.device = static_cast<uint64_t>(table_.PagesHeld(ids)) * pool_.page_bytes()};
+  }
 
   void BeginStep(const Step& step) override;
   void Attend(Stream&, int64_t, const Step&, const MatrixView&, const MatrixView&,

@@ -1,5 +1,7 @@
 #include "kv/streaming/page_table.h"
 
+#include <unordered_set>
+
 #include "base/error.h"
 
 namespace litecache::kv::streaming {
@@ -25,6 +27,17 @@ void PageTable::Release(SequenceId id) {
   if (sequence.page) pool_.DropReference(*sequence.page);
   if (sequence.next) pool_.DropReference(*sequence.next);
   sequences_.erase(id);
+}
+
+int64_t PageTable::PagesHeld(std::span<const SequenceId> ids) const {
+  std::unordered_set<PageId> pages;
+  for (const SequenceId id : ids) {
+    const Sequence& sequence = sequences_.at(id);
+    for (const auto& page : {sequence.page, sequence.next}) {
+      if (page) pages.insert(*page);
+    }
+  }
+  return static_cast<int64_t>(pages.size());
 }
 
 void PageTable::BeginStep(const Step& step) {

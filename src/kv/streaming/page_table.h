@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -24,6 +25,8 @@ class PageTable {
   SequenceId Fork(SequenceId parent);
   void Release(SequenceId id);
   int64_t Length(SequenceId id) const { return sequences_.at(id).length; }
+  // Number of pages these sequences hold; shared pages count once.
+  int64_t PagesHeld(std::span<const SequenceId> ids) const;
 
   // Gives a decode sequence a page that it does not share, and a sequence with a prompt chunk a
   // second page beside its current one. Throws CapacityError, with nothing changed, if the pool has

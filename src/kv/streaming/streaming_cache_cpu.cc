@@ -36,10 +36,22 @@ class StreamingCache final : public WithShape<Cache, Shape> {
   std::string_view policy() const override { return "streaming"; }
 
   void AllocateAhead(const TierBytes& bytes) override { pool_.AllocateAhead(bytes.device); }
+  PagePool* device_pages() override { return &pool_; }
   SequenceId Create() override { return table_.Create(); }
   SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
   void Release(SequenceId id) override { table_.Release(id); }
   int64_t Length(SequenceId id) const override { return table_.Length(id); }
+
+  bool SharesPrefixes() const override { return true; }
+  bool CutsPrefixes() const override { return false; }
+  int64_t PrefixLength(SequenceId id) const override { return WholePrefix(Length(id)); }
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override {
+    LC_CHECK(tokens == PrefixLength(parent), "{} of {} tokens", tokens, Length(parent));
+    return Fork(parent);
+  }
+  TierBytes BytesHeld(std::span<const SequenceId> ids) const override {
+    return {.device = static_cast<uint64_t>(table_.PagesHeld(ids)) * pool_.page_bytes()};
+  }
 
   void BeginStep(const Step& step) override {
     check_(step, [this](SequenceId id) { return table_.Length(id); });

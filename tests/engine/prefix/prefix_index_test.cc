@@ -94,5 +94,49 @@ TEST(PrefixIndex, FindsWhatASearchFinds) {
   }
 }
 
+// Sequences that are used as a whole may be prefixes of each other.
+TEST(PrefixIndex, FindsTheLongestWholeSequence) {
+  auto random = testing::TestRandom(82);
+  PrefixIndex index(/*cuts=*/false);
+  std::list<std::pair<std::vector<int32_t>, kv::SequenceId>> kept;  // the last used one last
+  kv::SequenceId next = 1;
+  for (int i = 0; i < 20000; ++i) {
+    const auto tokens = RandomTokens(random);
+    auto longest = kept.end();
+    int64_t common = 0;
+    for (auto item = kept.begin(); item != kept.end(); ++item) {
+      const int64_t shared = CommonPrefix(item->first, tokens);
+      common = std::max(common, shared);
+      if (shared < static_cast<int64_t>(item->first.size())) continue;
+      if (longest == kept.end() || item->first.size() > longest->first.size()) longest = item;
+    }
+    ASSERT_EQ(index.LongestCommon(tokens), common);
+    const bool equal = longest != kept.end() && longest->first == tokens;
+    if (random() % 2 == 0) {
+      const auto match = index.Find(tokens);
+      ASSERT_EQ(match.has_value(), longest != kept.end());
+      if (!match) continue;
+      EXPECT_EQ(match->sequence, longest->second);
+      EXPECT_EQ(match->tokens, static_cast<int64_t>(longest->first.size()));
+      kept.splice(kept.end(), kept, longest);
+    } else if (random() % 3 == 0) {
+      const auto oldest = index.PopOldest();
+      ASSERT_EQ(oldest.has_value(), !kept.empty());
+      if (!oldest) continue;
+      EXPECT_EQ(*oldest, kept.front().second);
+      kept.pop_front();
+    } else {
+      ASSERT_EQ(index.Covers(tokens), equal);
+      if (equal) {
+        kept.splice(kept.end(), kept, longest);
+        continue;
+      }
+      EXPECT_EQ(index.Add(tokens, next), std::nullopt);
+      kept.emplace_back(tokens, next++);
+      ASSERT_EQ(index.size(), kept.size());
+    }
+  }
+}
+
 }  // namespace
 }  // namespace litecache::engine

@@ -28,10 +28,11 @@ inline KvOptions Policy(const std::string& policy, const std::string& retriever 
 
 class PrefixRig {
  public:
-  // The KV budget holds `sequences` sequences of `tokens` tokens.
+  // The KV budget holds `sequences` sequences of `tokens` tokens. window: of the first layer.
   explicit PrefixRig(const KvOptions& kv, std::optional<PrefixOptions> prefixes = PrefixOptions{},
-                     int64_t tokens = 1 << 16, int64_t chunk = 48, uint64_t sequences = 1)
-      : device_(2), stream_(device_.CreateStream()) {
+                     int64_t tokens = 1 << 16, int64_t chunk = 48, uint64_t sequences = 1,
+                     int64_t window = 0)
+      : decoder(1 << 20, window), device_(2), stream_(device_.CreateStream()) {
     const auto plan = kv::MakeCachePlan(decoder.config().kv_layout(DType::kF32), kv, nullptr);
     if (prefixes) prefixes->space = "toy; " + plan->Identity();
     cache_ = plan->Create(device_, sequences * plan->BytesFor(tokens));

@@ -91,7 +91,8 @@ TEST(WindowedCacheTest, CostsWhatItsPartsCost) {
   const auto cache = plan->Create(device, budget);
   EXPECT_EQ(cache->policy(), "full");
   EXPECT_EQ(cache->GetStats().capacity, budget);
-  EXPECT_FALSE(cache->SharesPrefixes());
+  EXPECT_TRUE(cache->SharesPrefixes());
+  EXPECT_FALSE(cache->CutsPrefixes());
   EXPECT_FALSE(cache->CanTruncate());
 }
 

@@ -62,7 +62,8 @@ TEST(RecurrentCache, ForksShareStatesUntilTheyGoOn) {
   const SequenceId child = cache->Fork(parent);
   EXPECT_EQ(cache->Length(child), 10);
   EXPECT_EQ(cache->GetStats().used.device, one.device);
-  EXPECT_FALSE(cache->SharesPrefixes());
+  EXPECT_TRUE(cache->SharesPrefixes());
+  EXPECT_FALSE(cache->CutsPrefixes());
   EXPECT_FALSE(cache->CanTruncate());
   cache->Release(parent);
   // The only owner writes in place.

@@ -143,10 +143,59 @@ TEST(PagePool, DeviceOutOfMemoryChangesNothing) {
   EXPECT_EQ(pool.used(), 512);
 }
 
+TEST(PagePool, ReturnsSlabsWithoutUsedPages) {
+  HostDevice device;
+  PagePool pool(device, 65536, 1000 * 65536);  // slabs of 256 pages; the last one has 232
+  pool.Reserve(1000);
+  std::vector<PageId> pages;
+  for (int i = 0; i < 1000; ++i) {
+    pages.push_back(pool.Take());
+    std::memset(pool.data(pages.back()), i % 251, 65536);
+  }
+  for (int i = 0; i < 1000; ++i) {
+    if (i != 300) pool.DropReference(pages[static_cast<size_t>(i)]);
+  }
+  pool.ReleaseFree();
+  EXPECT_EQ(HostDevice::live(), PagePool::kSlabBytes) << "the slab of page 300 is left";
+  EXPECT_EQ(pool.provided(), 256);
+  EXPECT_EQ(pool.used(), 1);
+  EXPECT_EQ(pool.available(), 999);
+  EXPECT_EQ(pool.data(pages[300])[65535], std::byte(300 % 251));
+  // All pages can be taken again, each once, and none is page 300.
+  pool.Reserve(999);
+  std::set<PageId> again = {pages[300]};
+  for (int i = 0; i < 999; ++i) {
+    again.insert(pool.Take());
+    std::memset(pool.data(*again.rbegin()), 7, 1);
+  }
+  EXPECT_EQ(again.size(), 1000u);
+  EXPECT_EQ(*again.rbegin(), 999u);
+  EXPECT_EQ(HostDevice::live(), 1000u * 65536);
+  EXPECT_THROW(pool.Reserve(1), CapacityError);
+}
+
+TEST(PagePool, ALimitHoldsUntilItIsRaised) {
+  HostDevice device;
+  PagePool pool(device, 65536, 100 * 65536);
+  pool.Reserve(10);
+  for (int i = 0; i < 10; ++i) pool.Take();
+  pool.Limit(12 * 65536 + 1000);
+  EXPECT_EQ(pool.available(), 2);
+  EXPECT_THROW(pool.Reserve(3), CapacityError);
+  pool.Reserve(2);
+  pool.Limit(5 * 65536);  // less than is in use
+  EXPECT_EQ(pool.available(), 0);
+  pool.Reserve(0);
+  EXPECT_THROW(pool.Reserve(1), CapacityError);
+  pool.Limit(~uint64_t{0});
+  EXPECT_EQ(pool.available(), 90) << "the constructor's budget";
+  EXPECT_EQ(pool.capacity(), 100);
+}
+
 TEST(PagePool, RandomReferencesMatchAPlainModel) {
   std::mt19937_64 random = testing::TestRandom();
   HostDevice device;
-  PagePool pool(device, 4096, 300 * 4096);
+  PagePool pool(device, 4096, 300 * 4096, "KV cache", 16 * 4096);
   std::vector<std::pair<PageId, int>> model;
   for (int i = 0; i < 20000; ++i) {
     const auto action = random() % 3;
@@ -162,7 +211,9 @@ TEST(PagePool, RandomReferencesMatchAPlainModel) {
       pool.DropReference(model[at].first);
       if (--model[at].second == 0) model.erase(model.begin() + static_cast<int64_t>(at));
     }
+    if (random() % 100 == 0) pool.ReleaseFree();
     ASSERT_EQ(pool.used(), static_cast<int64_t>(model.size()));
+    ASSERT_EQ(HostDevice::live(), static_cast<size_t>(pool.provided()) * 4096);
   }
   for (const auto& [page, references] : model) ASSERT_EQ(pool.references(page), references);
 }
