@@ -26,9 +26,9 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kGemma = "gemma3", kGptOss = "gpt-oss";
-constexpr std::string_view kQwen35 = "qwen35", kQwen35Moe = "qwen35moe";
+constexpr std::string_view kQwen35 = "qwen35", kQwen35Moe = "qwen35moe", kQwen2Moe = "qwen2moe";
 constexpr std::string_view kSupported =
-    "llama, qwen2, qwen3, qwen3moe, qwen35, olmoe, gemma3 and gpt-oss";
+    "llama, qwen2, qwen2moe, qwen3, qwen3moe, qwen35, qwen35moe, olmoe, gemma3 and gpt-oss";
 constexpr std::string_view kRouter = ".mlp.gate.weight";
 constexpr std::string_view kSharedGate = ".mlp.shared_expert_gate.weight";
 constexpr const char* kRopeFactors = "rope_freqs.weight";
@@ -49,10 +49,15 @@ bool IsQwen35(std::string_view architecture) {
   return architecture == kQwen35 || architecture == kQwen35Moe;
 }
 
+bool SharesExperts(std::string_view architecture) {
+  return architecture == kQwen2Moe || architecture == kQwen35Moe;
+}
+
 // The value of "architectures" in config.json.
 std::string_view Architecture(const io::JsonFields& fields) {
   const std::string name = fields.RequiredString("general.architecture");
   if (name == "qwen2") return "Qwen2ForCausalLM";
+  if (name == kQwen2Moe) return "Qwen2MoeForCausalLM";
   if (name == "qwen3") return "Qwen3ForCausalLM";
   if (name == "qwen3moe") return "Qwen3MoeForCausalLM";
   if (name == kQwen35) return "Qwen3_5ForCausalLM";
@@ -151,7 +156,7 @@ void RefuseUnknownTensors(const io::Checkpoint& checkpoint, std::string_view arc
             ? further == 0 || !IsBehindLayers(name, layers) || !PredictsFurther(name)
             : (!has_experts && has(name, ".mlp.experts.")) ||
                   (!IsQwen35(architecture) && has(name, ".linear_attn.")) ||
-                  (architecture != kQwen35Moe && has(name, ".mlp.shared_expert"));
+                  (!SharesExperts(architecture) && has(name, ".mlp.shared_expert"));
     if (!unknown) continue;
     throw Unsupported("{}: tensor '{}' is not one of this model; {} are supported",
                       checkpoint.Find(name).file->string(), name, kSupported);
@@ -167,18 +172,19 @@ json ExpertsJson(const ArchitectureKeys& keys) {
   if (keys.Int("expert_shared_count", kMaxWidth, 0) != 0) {
     keys.Refuse("expert_shared_count", "shared experts are not supported");
   }
-  if (keys.architecture() == kQwen35Moe) {
+  if (SharesExperts(keys.architecture())) {
     return {{"num_experts", keys.Int("expert_count", kMaxWidth)},
             {"num_experts_per_tok", keys.Int("expert_used_count", kMaxWidth)},
             {"moe_intermediate_size", keys.Int("expert_feed_forward_length", kMaxWidth)},
             {"shared_expert_intermediate_size",
-             keys.Int("expert_shared_feed_forward_length", kMaxWidth)}};
+             keys.Int("expert_shared_feed_forward_length", kMaxWidth)},
+            // As llama.cpp has it for each of the architectures, here and below.
+            {"norm_topk_prob", keys.architecture() == kQwen35Moe}};
   }
   const int64_t width = keys.Int("feed_forward_length", kMaxWidth);
   return {{"num_local_experts", keys.Int("expert_count", kMaxWidth)},
           {"num_experts_per_tok", keys.Int("expert_used_count", kMaxWidth)},
           {"moe_intermediate_size", keys.Int("expert_feed_forward_length", kMaxWidth, width)},
-          // As llama.cpp has it for each of the architectures.
           {"norm_topk_prob", keys.architecture() != "olmoe"}};
 }
 

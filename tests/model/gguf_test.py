@@ -35,6 +35,8 @@ LAYER = {
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
     "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
     "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
+    "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+    "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
     "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks", "post_attention_norm": "post_attention_norm",
 }
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
@@ -68,7 +70,9 @@ def stack_experts(tensors):
     for name, (values, kind) in tensors.items():
         name = name.replace("block_sparse_moe", "mlp")
         before, experts, after = name.partition(".experts.")
-        if experts:
+        if name.endswith("mlp.shared_expert_gate.weight"):
+            values = values[0]
+        if experts and "." in after and after.split(".")[0].isdigit():
             expert, part, _ = after.split(".")
             stack = stacks.setdefault(f"{before}.experts.{mixtral.get(part, part)}.weight", ({}, kind))
             stack[0][int(expert)] = values
@@ -150,7 +154,7 @@ def write_gguf(path, config, tensors, add=None, **split):
     """Writes {Hugging Face's name: (values, type)}; returns {name: the values after GGUF's rounding}. add: adds metadata
     to the writer."""
     architecture = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
-                    "qwen3_5_text": "qwen35"}.get(
+                    "qwen2_moe": "qwen2moe", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}.get(
         config["model_type"], config["model_type"])
     if architecture == "gpt-oss":
         tensors = split_gpt_oss(tensors)
@@ -162,7 +166,8 @@ def write_gguf(path, config, tensors, add=None, **split):
     writer = gguf.GGUFWriter(path, architecture, **split)
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
-    writer.add_feed_forward_length(config["intermediate_size"])
+    if config["intermediate_size"]:
+        writer.add_feed_forward_length(config["intermediate_size"])
     writer.add_block_count(config["num_hidden_layers"])
     writer.add_head_count(heads)
     writer.add_head_count_kv(kv_heads)
@@ -176,6 +181,8 @@ def write_gguf(path, config, tensors, add=None, **split):
         writer.add_expert_used_count(config["num_experts_per_tok"])
         if "moe_intermediate_size" in config:
             writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+        if "shared_expert_intermediate_size" in config:
+            writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
         if architecture == "gpt-oss":
             writer.add_sliding_window(config["sliding_window"])
             writer.add_expert_feed_forward_length(config["intermediate_size"])
@@ -259,7 +266,7 @@ class GgufTest(unittest.TestCase):
 
     def test_fixtures_as_gguf(self):
         for name in ("llama", "llama-bias", "llama-linear", "llama-llama3", "llama-yarn", "mistral", "qwen2", "qwen2-yarn",
-                     "qwen3", "olmoe", "mixtral", "gpt_oss"):
+                     "qwen3", "qwen2_moe", "olmoe", "mixtral", "gpt_oss"):
             with self.subTest(model=name):
                 config = json.loads((FIXTURES / name / "config.json").read_text())
                 tensors = read_safetensors(FIXTURES / name / "model.safetensors")

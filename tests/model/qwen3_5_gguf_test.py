@@ -60,6 +60,11 @@ def to_gguf(config, tensors):
             name = f"blk.{before.rsplit('.', 1)[1]}.{PARTS[part]}"
         elif name.endswith("norm.weight"):
             values = values + np.float32(1)
+        elif name.endswith("mlp.experts.gate_up_proj"):
+            name, up = name.replace("gate_up", "gate") + ".weight", name.replace("gate_up", "up") + ".weight"
+            values, result[up] = values[:, :values.shape[1] // 2], (values[:, values.shape[1] // 2:], kind)
+        elif name.endswith("mlp.experts.down_proj"):
+            name += ".weight"
         result[name.replace("post_attention_layernorm", "post_attention_norm")] = values, kind
     return result
 
@@ -138,9 +143,9 @@ class Qwen35GgufTest(unittest.TestCase):
             writer.add_full_attention_interval(3 if each_layer else config["full_attention_interval"])
             if each_layer:
                 recurrent = [kind == "linear_attention" for kind in config["layer_types"]] + [False] * further
-                writer.add_array("qwen35.attention.recurrent_layers", recurrent)
+                writer.add_array(f"{writer.arch}.attention.recurrent_layers", recurrent)
             if further:
-                writer.add_uint32("qwen35.nextn_predict_layers", further)
+                writer.add_uint32(f"{writer.arch}.nextn_predict_layers", further)
 
         path = self.directory / name
         layers = config["num_hidden_layers"] + further
@@ -158,9 +163,9 @@ class Qwen35GgufTest(unittest.TestCase):
             extra[f"blk.{last + 1}.nextn.{part}.weight"] = np.ones(shape, np.float32), Type.F32
         return extra
 
-    def fixture(self):
-        return (json.loads((FIXTURES / "qwen3_5_text/config.json").read_text()),
-                read_safetensors(FIXTURES / "qwen3_5_text/model.safetensors"))
+    def fixture(self, name="qwen3_5_text"):
+        return (json.loads((FIXTURES / name / "config.json").read_text()),
+                read_safetensors(FIXTURES / name / "model.safetensors"))
 
     def test_fixture(self):
         """What differs is the order of sums over heads, and that rates are a logarithm of an exponential."""
@@ -172,6 +177,14 @@ class Qwen35GgufTest(unittest.TestCase):
                     path, _ = self.write(config, tensors, each_layer=each_layer, further=further,
                                          extra=self.further_layer(config, tensors) if further else None)
                     self.assertLess(distance(self.logits(path, "--dtype", dtype), expected), most)
+
+    def test_experts(self):
+        """Experts of a layer in one tensor a part, and the one that all rows use."""
+        config, tensors = self.fixture("qwen3_5_moe_text")
+        path, _ = self.write(config, tensors)
+        for dtype, most in (("f32", 2e-6), ("auto", 5e-3)):
+            expected = self.logits(FIXTURES / "qwen3_5_moe_text", "--dtype", dtype)
+            self.assertLess(distance(self.logits(path, "--dtype", dtype), expected), most)
 
     def test_quantized_weights(self):
         kinds = [Type.Q8_0, Type.Q4_0, Type.Q5_1, Type.F16, Type.F32, Type.BF16, Type.Q5_0]
