@@ -169,8 +169,10 @@ json ExpertsJson(const ArchitectureKeys& keys) {
   if (keys.Int("expert_gating_func", kMaxWidth, kSoftmax) != kSoftmax) {
     keys.Refuse("expert_gating_func", "experts' weights are softmax's, 1");
   }
-  if (keys.Int("expert_shared_count", kMaxWidth, 0) != 0) {
-    keys.Refuse("expert_shared_count", "shared experts are not supported");
+  const int64_t most_shared = SharesExperts(keys.architecture()) ? 1 : 0;
+  if (keys.Int("expert_shared_count", kMaxWidth, 0) > most_shared) {
+    keys.Refuse("expert_shared_count",
+                fmt::format("up to {} shared experts are supported", most_shared));
   }
   if (SharesExperts(keys.architecture())) {
     return {{"num_experts", keys.Int("expert_count", kMaxWidth)},

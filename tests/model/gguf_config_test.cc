@@ -240,6 +240,15 @@ TEST_F(GgufConfig, NamesWhatIsWrong) {
                         .Number("llama.expert_used_count", 2)
                         .Number("llama.expert_gating_func", 2)),
                Unsupported, "llama.expert_gating_func", "softmax");
+  for (const auto& [architecture, most] : {std::pair{"llama", 0}, {"qwen2moe", 1}}) {
+    const std::string prefix = architecture;
+    EXPECT_ERROR(Read(Bytes(architecture)
+                          .Tensor("token_embd.weight", {64, 40}, kF32, 0)
+                          .Number(prefix + ".expert_count", 8)
+                          .Number(prefix + ".expert_shared_count", most + 1)),
+                 Unsupported, prefix + ".expert_shared_count",
+                 "up to " + std::to_string(most) + " shared");
+  }
   EXPECT_ERROR(
       Read(WithEmbeddings().Tensor("blk.0.ffn_gate_exps.weight", {16, 4, 2}, kF32, 1 << 14)),
       Unsupported, "model.layers.0.mlp.experts.0.gate_proj.weight");
