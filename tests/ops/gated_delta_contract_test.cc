@@ -15,6 +15,12 @@ const std::vector<DeltaRows> kMixed = {{60, 40, 0}, {1, 1, 9},  {4, 2, 0},
 constexpr int64_t kMixedRows = 101;
 const std::vector<DeltaRows> kSingle = {{3, 1, 5}, {0, 1, 0}, {1, 1, 1}, {5, 1, 1000}};
 constexpr int64_t kSingleRows = 7;
+// Parts that a GPU updates by chunks of 64 tokens, and among them some that it does not.
+const std::vector<DeltaRows> kLong = {{3, 130, 0},    {135, 1, 9},  {136, 64, 5},
+                                      {202, 300, 70}, {503, 20, 3}, {530, 65, 0}};
+constexpr int64_t kLongRows = 597;
+// Shapes for which it does, with one, three and eight value heads for a key head.
+constexpr GatedDeltaShape kEqual{4, 4, 128, 128, 4}, kGroup{1, 8, 128, 128, 2};
 
 class GatedDeltaContract : public GatedDeltaTest {
  protected:
@@ -57,15 +63,95 @@ class GatedDeltaContract : public GatedDeltaTest {
     });
   }
 
+  // The same for results in bf16, where products may be of f16: compares by norms, of each head of
+  // each sequence, and more loosely of each row and each column of a state. Emulated, results are
+  // off by half of these limits at most; with products of bf16, states are off by more.
+  void CheckNorms(const DeltaCase& a, const std::vector<DeltaRows>& sequences, int64_t padding) {
+    const GatedDeltaShape& shape = a.shape;
+    SCOPED_TRACE(fmt::format("{} key heads, {} value heads", shape.key_heads, shape.value_heads));
+    const DeltaStates states = RandomStates(random_, shape, sequences);
+    const DeltaReference want = Refer(a, sequences, states, kNormEps, Rounding(DType::kBF16));
+    ForEachVariant([&] {
+      const Results got = Run(a, sequences, states, DType::kBF16, padding);
+      const MatrixView& out = got.out.view();
+      for (int64_t row = 0; row < out.rows; ++row) {
+        for (int64_t c = 0; c < out.stride; ++c) {
+          const bool none =
+              c >= out.cols || std::isnan(want.out[static_cast<size_t>(row * out.cols + c)]);
+          ASSERT_EQ(std::isnan(got.out.At(row, c)), none) << "row " << row << ", column " << c;
+        }
+      }
+      for (size_t s = 0; s < sequences.size(); ++s) {
+        for (int64_t head = 0; head < shape.value_heads; ++head) {
+          SCOPED_TRACE(fmt::format("sequence {}, head {}", s, head));
+          const int64_t first = sequences[s].first_row, dim = shape.value_dim;
+          ExpectClose(sequences[s].rows, dim, 4e-3, 1e-2, [&](int64_t t, int64_t c) {
+            const int64_t column = head * dim + c;
+            return std::pair(got.out.At(first + t, column),
+                             want.out[static_cast<size_t>((first + t) * shape.width() + column)]);
+          });
+          ExpectClose(dim, shape.key_dim, 2e-3, 5e-3, [&](int64_t c, int64_t i) {
+            const auto at =
+                static_cast<size_t>(shape.history_floats() + (head * shape.key_dim + i) * dim + c);
+            return std::pair<double, double>(got.states[s][at], want.states[s][at]);
+          });
+        }
+        for (size_t i = 0; i < static_cast<size_t>(shape.history_floats()); ++i) {
+          ASSERT_EQ(got.states[s][i], want.states[s][i]) << "history " << s << ", element " << i;
+        }
+      }
+    });
+  }
+  // at(i, j): what element j of vector i is, and should be. The norm of all vectors may be off by
+  // `all` of what it should be, and that of each by `each` of its own and the vectors' mean.
+  template <typename At>
+  static void ExpectClose(int64_t vectors, int64_t n, double all, double each, const At& at) {
+    std::vector<double> error(static_cast<size_t>(vectors)), norm(static_cast<size_t>(vectors));
+    for (int64_t i = 0; i < vectors; ++i) {
+      std::vector<double> value, difference;
+      for (int64_t j = 0; j < n; ++j) {
+        const auto [got, want] = at(i, j);
+        value.push_back(want);
+        difference.push_back(got - want);
+      }
+      error[static_cast<size_t>(i)] = reference::Norm(difference);
+      norm[static_cast<size_t>(i)] = reference::Norm(value);
+    }
+    // Numbers that are as nothing beside the inputs: what a decay of 0 leaves, and f16's least.
+    const double nothing = 0x1p-20 * std::sqrt(static_cast<double>(n));
+    const double whole = reference::Norm(norm);
+    const double mean = whole / std::sqrt(static_cast<double>(vectors));
+    EXPECT_LE(reference::Norm(error),
+              all * whole + nothing * std::sqrt(static_cast<double>(vectors)));
+    int64_t wrong = 0;
+    for (size_t i = 0; i < error.size(); ++i) {
+      const double tolerance = each * (norm[i] + mean) + nothing;
+      if (!(error[i] <= tolerance) && ++wrong <= 3) {
+        ADD_FAILURE() << "vector " << i << " of " << vectors << ": off by " << error[i]
+                      << ", tolerance " << tolerance;
+      }
+    }
+    EXPECT_EQ(wrong, 0);
+  }
+
+  bool HasBf16() const {
+    const std::vector<DType> dtypes = target_->Activations();
+    return std::find(dtypes.begin(), dtypes.end(), DType::kBF16) != dtypes.end();
+  }
+
   static DeltaStates StatesOf(const DeltaStates& all, const std::vector<size_t>& some) {
     DeltaStates states;
     for (size_t i : some) states.push_back(all[i]);
     return states;
   }
   static bool SameRows(const Matrix& a, const Matrix& b, int64_t begin, int64_t count) {
-    for (int64_t row = begin; row < begin + count; ++row) {
-      if (std::memcmp(a.view().Row<float>(row), b.view().Row<float>(row),
-                      static_cast<size_t>(a.view().cols) * sizeof(float)) != 0) {
+    const auto size = SizeOf(a.view().dtype);
+    const auto row = [&](const Matrix& m, int64_t i) {
+      return static_cast<const std::byte*>(m.view().data) +
+             static_cast<size_t>(i * m.view().stride) * size;
+    };
+    for (int64_t i = begin; i < begin + count; ++i) {
+      if (std::memcmp(row(a, i), row(b, i), static_cast<size_t>(a.view().cols) * size) != 0) {
         return false;
       }
     }
@@ -121,7 +207,7 @@ TEST_F(GatedDeltaContract, ExtremeInputs) {
   Check(a, kMixed, DType::kF32, 0);
 }
 
-// The same bits however a prompt is divided into steps.
+// The same bits however a prompt is divided into steps, in f32.
 TEST_F(GatedDeltaContract, DivisionsIntoSteps) {
   constexpr int64_t kRows = 83;
   for (const GatedDeltaShape& shape : {kOdd, kModel, kWide, kNarrow, kTiled}) {
@@ -147,21 +233,69 @@ TEST_F(GatedDeltaContract, DivisionsIntoSteps) {
   }
 }
 
+TEST_F(GatedDeltaContract, LongParts) {
+  if (!HasBf16()) GTEST_SKIP() << "only f32";
+  for (const GatedDeltaShape& shape : {kModel, kEqual, kGroup}) {
+    for (const int64_t padding : {0, 4}) {
+      CheckNorms(DeltaCase(random_, shape, kLongRows, padding), kLong, padding);
+    }
+  }
+  // A sequence that has the step to itself; more than a few chunks.
+  CheckNorms(DeltaCase(random_, kModel, 700, 0), {{0, 700, 0}}, 0);
+  CheckNorms(DeltaCase(random_, kModel, 90, 0), {{5, 81, 400}}, 0);
+  // Rows that cannot be read 16 bytes at a time.
+  CheckNorms(DeltaCase(random_, kModel, 70, 5), {{2, 67, 1}}, 5);
+}
+
+// Heads that keep or forget everything, tokens that correct nothing or all, keys of zero and equal
+// ones.
+TEST_F(GatedDeltaContract, ExtremeLongParts) {
+  if (!HasBf16()) GTEST_SKIP() << "only f32";
+  for (const GatedDeltaShape& shape : {kModel, kEqual}) {
+    DeltaCase a(random_, shape, kLongRows, 0);
+    const int64_t width = 2 * shape.key_heads * shape.key_dim;
+    for (int64_t row = 0; row < kLongRows; ++row) {
+      for (int64_t head = 0; head < shape.value_heads; ++head) {
+        a.rate.Set(row, head, static_cast<float>(random_.Integer(-1, 1) * 100));
+        a.step.Set(row, head, static_cast<float>(random_.Integer(-1, 1) * 100));
+      }
+      for (int64_t c = 0; row % 3 == 0 && c < shape.channels(); ++c) {
+        a.qkv.Set(row, c, random_.Integer(0, 1) == 0 ? 0.0f : 3.0f);
+      }
+    }
+    for (const DeltaRows& part : kLong) {
+      for (int64_t t = 0; t < part.rows; ++t) {
+        const int64_t row = part.first_row + t;
+        for (int64_t c = 0; t % 50 < 10 && c < shape.channels(); ++c) a.qkv.Set(row, c, 0);
+        for (int64_t c = 0; t % 100 >= 40 && t % 100 < 80 && c < width; ++c) {
+          a.qkv.Set(row, c, static_cast<float>(a.qkv.At(row - t % 100 + 39, c)));
+        }
+      }
+    }
+    CheckNorms(a, kLong, 0);
+  }
+}
+
 // A sequence's bits are the same alone and with others.
 TEST_F(GatedDeltaContract, SequencesAreIndependent) {
-  for (const auto& [sequences, rows] : {std::pair{kMixed, kMixedRows}, {kSingle, kSingleRows}}) {
-    const DeltaCase a(random_, kOdd, rows, 0);
-    const DeltaStates states = RandomStates(random_, kOdd, sequences);
+  const auto check = [&](const GatedDeltaShape& shape, const std::vector<DeltaRows>& sequences,
+                         int64_t rows, DType dtype) {
+    SCOPED_TRACE(fmt::format("{} rows, {}", rows, Name(dtype)));
+    const DeltaCase a(random_, shape, rows, 0);
+    const DeltaStates states = RandomStates(random_, shape, sequences);
     ForEachVariant([&] {
-      const Results want = Run(a, sequences, states);
+      const Results want = Run(a, sequences, states, dtype);
       for (size_t i = 0; i < sequences.size(); ++i) {
-        const Results got = Run(a, {sequences[i]}, StatesOf(states, {i}));
+        const Results got = Run(a, {sequences[i]}, StatesOf(states, {i}), dtype);
         EXPECT_TRUE(SameRows(got.out, want.out, sequences[i].first_row, sequences[i].rows))
             << "sequence " << i;
         EXPECT_TRUE(SameState(got.states[0], want.states[i])) << "sequence " << i;
       }
     });
-  }
+  };
+  check(kOdd, kMixed, kMixedRows, DType::kF32);
+  check(kOdd, kSingle, kSingleRows, DType::kF32);
+  if (HasBf16()) check(kModel, kLong, kLongRows, DType::kBF16);
 }
 
 }  // namespace

@@ -4,8 +4,8 @@
 
 namespace litecache::ops {
 
-// The states are one page of several in a table, and the view has room for more sequences, which
-// must not be read.
+// The states are one page of several in a table, and the view of several sequences has room for
+// more, which must not be read. Rows for bf16 are aligned, as the engine's are.
 void GatedDeltaTest::Launch(const GatedDeltaShape& shape, const GatedDeltaWeights& weights,
                             const std::vector<GatedDeltaSequence>& sequences,
                             const GatedDeltaInputs& in, const MatrixView& out) {
@@ -25,12 +25,12 @@ void GatedDeltaTest::Launch(const GatedDeltaShape& shape, const GatedDeltaWeight
     step.max_context = std::max(step.max_context, own.past + own.rows);
   }
   step.count = Upload(std::vector<int32_t>{static_cast<int32_t>(all.size())});
-  step.capacity = static_cast<int32_t>(all.size()) + 3;
+  step.capacity = all.size() == 1 ? 1 : static_cast<int32_t>(all.size()) + 3;
   cuda::StepSequence garbage;
   garbage.rows = garbage.past = 1 << 20;
   all.resize(static_cast<size_t>(step.capacity), garbage);
   step.sequences = Upload(all);
-  const int64_t stride = shape.channels() + 3;
+  const int64_t stride = shape.channels() + (out.dtype == DType::kBF16 ? 4 : 3);
   const MatrixView convolved{Poisoned<float>(static_cast<size_t>(out.rows * stride)), DType::kF32,
                              out.rows, shape.channels(), stride};
   cuda::GatedDelta(*stream_, step, cuda::kSlots, kList, shape, weights, in, convolved, out);

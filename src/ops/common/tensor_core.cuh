@@ -1,4 +1,5 @@
-// bf16 matrix products of a warp, and asynchronous copies into shared memory (sm_80).
+// Matrix products of a warp, of bf16 and of f16, and asynchronous copies into shared memory
+// (sm_80).
 #pragma once
 
 #include <cstddef>
@@ -64,11 +65,26 @@ __device__ inline void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4], uint32
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// The same of f16.
+__device__ inline void MultiplyAddF16(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                                      uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
 
 // Packs two values as bf16, the first in the low half.
 __device__ inline uint32_t PackBf16(float low, float high) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+// The same as f16; values beyond its range become its largest.
+__device__ inline uint32_t PackF16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
 

@@ -69,7 +69,10 @@ struct GatedDeltaSequence {
 //   S <- S + k (sigmoid(step) (v - S^T k))^T
 //   out = RmsNorm(S^T q, norm) * silu(gate)
 // out [T, width]: f32, or on a GPU also bf16. Sums are f32. A sequence's results depend neither on
-// the number of threads nor on the other sequences, nor on how its tokens are divided into steps.
+// the number of threads nor on the other sequences. Nor do they on how its tokens are divided into
+// steps; but on a GPU with bf16 output, unless its stream is batch-invariant, steps with many of
+// them are computed by chunks, which begin with the step and round differently (to f16: values of
+// magnitudes up to 2^20).
 void GatedDelta(Stream& stream, const GatedDeltaShape& shape, const GatedDeltaWeights& weights,
                 std::span<const GatedDeltaSequence> sequences, const GatedDeltaInputs& in,
                 const MatrixView& out);

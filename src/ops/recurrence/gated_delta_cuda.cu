@@ -12,6 +12,7 @@
 #include "ops/common/tensor_core.cuh"
 #include "ops/common/vectors.cuh"
 #include "ops/recurrence/gated_delta_check.h"
+#include "ops/recurrence/gated_delta_chunks_cuda.h"
 #include "ops/recurrence/gated_delta_cuda.h"
 #include "ops/recurrence/gated_delta_parts.cuh"
 #include "ops/rows/paged_rows.cuh"
@@ -24,38 +25,14 @@ namespace {
 // columns, whole sectors of global memory.
 constexpr int kParts = 4;
 
+// Sequences with fewer rows are updated token by token: in less than 22 us.
+constexpr int32_t kLeastChunkedRows = 64;
+constexpr int32_t kNoChunks = std::numeric_limits<int32_t>::max();
+
 // Columns of a block: those of a head, if a block's registers can hold them, so that it can norm
 // their outputs; or few, to have more blocks than a GPU has multiprocessors.
 constexpr int kWholeColumns = 128, kFewColumns = 32;
 
-struct DeltaArguments {
-  States states;
-  Rows<float> convolved;
-  Rows<const float> gate;
-  // Of prompts, these are replaced by the decay and its sigmoid, for all tokens at once.
-  Rows<float> rate, step;
-  Rows<float> products;  // of prompts' keys and queries, [T, key_heads]
-  const float* log_rate;
-  const float* rate_bias;
-  const float* norm;
-  float norm_eps, query_scale;
-  int64_t history_floats;
-  int32_t key_heads, value_heads, group, key_dim, value_dim;
-  bool tiled;  // GatedDeltaShape's
-  void* out;
-  int64_t out_stride;
-};
-
-__device__ inline int32_t KeyHead(const DeltaArguments& a, int32_t value_head) {
-  return a.tiled ? value_head % a.key_heads : value_head / a.group;
-}
-
-// A column of a head's S.
-__device__ inline float* StateOf(const DeltaArguments& a, const StepSequence& sequence,
-                                 int32_t head, int32_t column) {
-  return a.states.Of(sequence) + a.history_floats + int64_t{head} * a.key_dim * a.value_dim +
-         column;
-}
 // Calls body(i, row, element) for the rows of a lane's part of a column, element i of its
 // registers. One address is made from the other: 2 kRows registers would hold them all.
 template <int kRows, typename Body>
@@ -107,7 +84,7 @@ __device__ void CopyTile(const DeltaArguments& a, T& tile, int32_t row, int32_t 
       CopyFloat(&tile.factors[t].decay, a.rate[row + t] + head);
       CopyFloat(&tile.factors[t].step, a.step[row + t] + head);
       if constexpr (kPrepared) {
-        CopyFloat(&tile.factors[t].key_query, a.products[row + t] + key_head);
+        CopyFloat(&tile.factors[t].key_query, a.scratch[row + t] + key_head);
       }
     }
   }
@@ -124,20 +101,14 @@ __device__ inline float NormalizeToken(const DeltaArguments& a, float* key, floa
     queries = fmaf(q, q, queries);
     products = fmaf(k, q, products);
   }
-  const float key_factor = 1.0f / sqrtf(LaneSum(keys) + 1e-6f);
-  const float query_factor = a.query_scale / sqrtf(LaneSum(queries) + 1e-6f);
+  const float key_factor = UnitFactor(LaneSum(keys), 1.0f);
+  const float query_factor = UnitFactor(LaneSum(queries), a.query_scale);
   for (int32_t i = lane; i < a.key_dim; i += 32) {
     key[i] *= key_factor;
     query[i] *= query_factor;
   }
   return LaneSum(products) * key_factor * query_factor;
 }
-__device__ inline float Decay(float rate, float log_rate, float rate_bias) {
-  const float x = rate + rate_bias;
-  const float softplus = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
-  return expf(-expf(log_rate) * softplus);
-}
-__device__ inline float Sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
 // A token's change of a lane's part of a column, and the column's output. Both products with S are
 // made from the old one, in one pass: S'^T q = decay S^T q + (k . q) delta. kReload: the key is
@@ -220,6 +191,7 @@ __global__ void __launch_bounds__(kParts*(std::is_void_v<Out> ? kFewColumns : kW
   WaitForKernelBefore();
   if (static_cast<int32_t>(blockIdx.z) >= *a.states.step.count) return;
   const StepSequence& sequence = a.states.step.sequences[blockIdx.z];
+  if (!kWhole && sequence.rows >= a.chunked_rows) return;
   const auto head = static_cast<int32_t>(blockIdx.y);
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t warp = thread / 32, warps = static_cast<int32_t>(blockDim.x) / 32;
@@ -261,7 +233,8 @@ __global__ void __launch_bounds__(kParts*(std::is_void_v<Out> ? kFewColumns : kW
         const float product = NormalizeToken(a, tile.keys[0], tile.queries[0]);
         if (thread == 0) {
           TokenFactors& factors = tile.factors[0];
-          factors = {Decay(factors.decay, log_rate, rate_bias), Sigmoid(factors.step), product};
+          const float exponent = DecayExponent(factors.decay, log_rate, rate_bias);
+          factors = {expf(-exponent), Sigmoid(factors.step), product};
         }
       }
       __syncthreads();
@@ -307,15 +280,17 @@ __global__ void __launch_bounds__(kRowWarps * 32)
   const auto item = static_cast<int32_t>(blockIdx.x * kRowWarps + threadIdx.x / 32);
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
   const int32_t row = heads.Quotient(item);
-  if (row >= rows || SequenceOfRow(a.states.step, row) < 0) return;
+  if (row >= rows) return;
+  const int32_t sequence = SequenceOfRow(a.states.step, row);
+  if (sequence < 0 || a.states.step.sequences[sequence].rows >= a.chunked_rows) return;
   const int32_t key_head = item - row * a.key_heads;
   float* const query = a.convolved[row] + key_head * a.key_dim;
   const float product = NormalizeToken(a, query + a.key_heads * a.key_dim, query);
-  if (lane == 0) a.products[row][key_head] = product;
-  const int32_t first = a.tiled ? key_head : key_head * a.group;
+  if (lane == 0) a.scratch[row][key_head] = product;
   for (int32_t i = lane; i < a.group; i += 32) {
-    const int32_t head = first + i * (a.tiled ? a.key_heads : 1);
-    a.rate[row][head] = Decay(a.rate[row][head], a.log_rate[head], a.rate_bias[head]);
+    const int32_t head = ValueHead(a, key_head, i);
+    float& rate = a.rate[row][head];
+    rate = expf(-DecayExponent(rate, a.log_rate[head], a.rate_bias[head]));
     a.step[row][head] = Sigmoid(a.step[row][head]);
   }
 }
@@ -348,6 +323,16 @@ void Update(CudaStream& stream, const DeltaArguments& a) {
   LaunchOverlapping(stream, kernel, grid, static_cast<unsigned>(columns * kParts), 0, a);
 }
 
+// DeltaArguments::chunked_rows. The single sequence of a step needs only one of the updates.
+int32_t ChunkedRows(const CudaStream& stream, const StepView& step, const GatedDeltaShape& shape,
+                    const MatrixView& qkv, const MatrixView& convolved, const MatrixView& out) {
+  if (step.max_rows < kLeastChunkedRows || out.dtype != DType::kBF16 || stream.batch_invariant() ||
+      !CanUpdateByChunks(shape, qkv, convolved)) {
+    return kNoChunks;
+  }
+  return step.capacity == 1 ? 1 : kLeastChunkedRows;
+}
+
 template <typename Out>
 void UpdateAndNorm(CudaStream& stream, const DeltaArguments& a, int32_t rows, bool single_rows) {
   if (single_rows && a.value_dim <= kWholeColumns) {
@@ -359,8 +344,11 @@ void UpdateAndNorm(CudaStream& stream, const DeltaArguments& a, int32_t rows, bo
     LaunchOverlapping(stream, kernel, static_cast<unsigned>((items + kRowWarps - 1) / kRowWarps),
                       kRowWarps * 32, 0, a, rows, Divider(heads));
   };
-  for_rows(PrepareKernel, a.key_heads);
-  Update<void>(stream, a);
+  if (a.chunked_rows < kNoChunks) UpdateByChunks(stream, a);
+  if (a.chunked_rows > 1) {
+    for_rows(PrepareKernel, a.key_heads);
+    Update<void>(stream, a);
+  }
   for_rows(NormKernel<Out>, a.value_heads);
 }
 
@@ -399,7 +387,7 @@ void GatedDelta(Stream& stream, const StepView& step, TableId table, int64_t lis
                          .gate = Rows<const float>(in.gate),
                          .rate = Rows<float>(in.rate),
                          .step = Rows<float>(in.step),
-                         .products = Rows<float>(in.qkv),
+                         .scratch = Rows<float>(in.qkv),
                          .log_rate = weights.log_rate,
                          .rate_bias = weights.rate_bias,
                          .norm = weights.norm,
@@ -412,6 +400,7 @@ void GatedDelta(Stream& stream, const StepView& step, TableId table, int64_t lis
                          .key_dim = static_cast<int32_t>(shape.key_dim),
                          .value_dim = static_cast<int32_t>(shape.value_dim),
                          .tiled = shape.tiled,
+                         .chunked_rows = ChunkedRows(cuda, step, shape, in.qkv, convolved, out),
                          .out = out.data,
                          .out_stride = out.stride};
   if (out.dtype == DType::kF32) {

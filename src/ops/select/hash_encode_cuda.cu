@@ -17,16 +17,6 @@ constexpr float kLargestNorm = 65504;  // largest f16
 // SMs that concurrent copies may occupy: blocks that wait for an SM would double a chunk's time.
 constexpr int kSmsOfCopies = 8;
 
-// c [16][8] += a [16][16] b [16][8] of f16.
-__device__ inline void MultiplyAddF16(float (&c)[4], const uint32_t (&a)[4],
-                                      const uint32_t (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
 // The power of two that scales a vector's largest number to [2^8, 2^9): signs of products are
 // preserved, and two f16 numbers represent 22 bits of it and of all numbers that are not much
 // smaller.
@@ -98,11 +88,14 @@ struct HashWeights {
       LoadMatrices(key_high, SharedAddress(&tile[0][row][column]));
       LoadMatrices(key_low, SharedAddress(&tile[1][row][column]));
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i) MultiplyAddF16(sum[i], key_high, high[i][depth]);
+      for (int i = 0; i < kColumns; ++i)
+        MultiplyAddF16(sum[i], key_high, high[i][depth][0], high[i][depth][1]);
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i) MultiplyAddF16(sum[i], key_high, low[i][depth]);
+      for (int i = 0; i < kColumns; ++i)
+        MultiplyAddF16(sum[i], key_high, low[i][depth][0], low[i][depth][1]);
 #pragma unroll
-      for (int i = 0; i < kColumns; ++i) MultiplyAddF16(sum[i], key_low, high[i][depth]);
+      for (int i = 0; i < kColumns; ++i)
+        MultiplyAddF16(sum[i], key_low, high[i][depth][0], high[i][depth][1]);
     }
     // Of each group of eight columns a lane has two.
 #pragma unroll
