@@ -20,7 +20,8 @@ const std::vector<DeltaRows> kLong = {{3, 130, 0},    {135, 1, 9},  {136, 64, 5}
                                       {202, 300, 70}, {503, 20, 3}, {530, 65, 0}};
 constexpr int64_t kLongRows = 597;
 // Shapes for which it does, with one, three and eight value heads for a key head.
-constexpr GatedDeltaShape kEqual{4, 4, 128, 128, 4}, kGroup{1, 8, 128, 128, 2};
+constexpr GatedDeltaShape kEqual{4, 4, 128, 128, 4}, kGroup{1, 8, 128, 128, 2},
+    kModelTiled{2, 6, 128, 128, 4, true};
 
 class GatedDeltaContract : public GatedDeltaTest {
  protected:
@@ -235,7 +236,7 @@ TEST_F(GatedDeltaContract, DivisionsIntoSteps) {
 
 TEST_F(GatedDeltaContract, LongParts) {
   if (!HasBf16()) GTEST_SKIP() << "only f32";
-  for (const GatedDeltaShape& shape : {kModel, kEqual, kGroup}) {
+  for (const GatedDeltaShape& shape : {kModel, kEqual, kGroup, kModelTiled}) {
     for (const int64_t padding : {0, 4}) {
       CheckNorms(DeltaCase(random_, shape, kLongRows, padding), kLong, padding);
     }
