@@ -287,7 +287,7 @@ std::vector<T> Elements(const GgufArray& array) {
   for (size_t i = 0; i < values.size(); ++i) {
     Element element;
     std::memcpy(&element, array.bytes.data() + i * sizeof(Element), sizeof(Element));
-    values[i] = static_cast<T>(element);
+    values[i] = static_cast<T>(+element);  // an int8 is a number, not a character
   }
   return values;
 }

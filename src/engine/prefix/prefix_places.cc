@@ -52,7 +52,7 @@ void PrefixReuse::ResolveWhole(Group* group, std::span<const int32_t> prompt,
       possible = common;
     }
   }
-  if (possible >= coming + kLeastShared) {
+  if (able != nullptr && possible >= coming + kLeastShared) {
     leader = able;
     coming = possible;
     AddPlace(leader, coming);
