@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <ctime>
 #include <fstream>
 #include <iterator>
 
@@ -219,6 +220,36 @@ TEST(HarmonyPrompts, MessagesAreWhatTheTemplateTakes) {
       {"role": "tool", "tool_call_id": "2", "content": "of g"},
       {"role": "tool", "content": "of none"},
       {"role": "assistant", "content": "A", "reasoning": "So.", "thinking": "So."}])"));
+}
+
+// A second is a hundred times the normal duration; quadratic time would take minutes.
+TEST(HarmonyPrompts, TimeIsProportionalToTheMessages) {
+  const auto begun = std::clock();
+  const Json user = {{"role", "user"}, {"content", "Q"}};
+  Json messages = Json::array();
+  for (int i = 0; i < 100'000; ++i) messages.push_back({{"role", "system"}, {"content", "S"}});
+  messages.push_back(user);
+  server::ToHarmonyMessages(&messages);
+  ASSERT_EQ(messages.size(), 2u);
+  EXPECT_EQ(messages[0]["content"].get<std::string>().size(), 100'000u + 2 * 99'999u);
+  EXPECT_EQ(messages[1], user);
+
+  Json calls = Json::array(), results = Json::array();
+  for (int i = 0; i < 20'000; ++i) {
+    calls.push_back({{"id", std::to_string(i)}, {"function", {{"name", "f"}}}});
+    results.push_back({{"role", "tool"}, {"tool_call_id", std::to_string(2 * i)}, {"content", ""}});
+  }
+  messages = {user, {{"role", "assistant"}, {"content", ""}, {"tool_calls", calls}}};
+  messages.insert(messages.end(), results.begin(), results.end());
+  messages.push_back(user);
+  server::ToHarmonyMessages(&messages);
+  ASSERT_EQ(messages.size(), 40'002u);
+  EXPECT_EQ(messages[1]["tool_calls"], Json::array({calls[0]}));
+  EXPECT_EQ(messages[2], results[0]);
+  EXPECT_EQ(messages[30'000]["tool_calls"], Json::array({calls[19'999]}));
+  EXPECT_EQ(messages[30'001], results[10'000]);  // the first one that belongs to none of the calls
+  EXPECT_EQ(messages.back(), user);
+  EXPECT_LT(static_cast<double>(std::clock() - begun) / CLOCKS_PER_SEC, 10);
 }
 
 // The small model with the format's tokens and template.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_map>
 #include <utility>
 
 #include "base/error.h"
@@ -112,7 +113,7 @@ MessageHeader ReadHeader(std::string_view text, bool more) {
 std::string Control(std::string_view tag) { return grammar::kControl + std::string(tag); }
 
 // Several calls in one message: each with its result behind it, because the template knows a
-// result's function by the call before it.
+// result's function by the call before it. Requests may have 100,000 of both.
 Json SplitCalls(Json messages) {
   Json split = Json::array();
   for (size_t i = 0; i < messages.size();) {
@@ -122,20 +123,26 @@ Json SplitCalls(Json messages) {
       split.push_back(std::move(message));
       continue;
     }
-    std::vector<Json> results;
-    while (i < messages.size() && messages[i]["role"] == "tool") {
-      results.push_back(std::move(messages[i++]));
+    std::unordered_map<std::string, std::vector<Json>> results;  // by the id of their call
+    for (const Json& call : calls) {
+      if (call.contains("id")) results[call["id"].get<std::string>()];
     }
+    std::vector<Json> others;  // results of none of the calls
+    while (i < messages.size() && messages[i]["role"] == "tool") {
+      Json& result = messages[i++];
+      const auto answered = results.find(result.value("tool_call_id", ""));
+      (answered == results.end() ? others : answered->second).push_back(std::move(result));
+    }
+    const auto add = [&](std::vector<Json> some) {
+      for (Json& one : some) split.push_back(std::move(one));
+    };
     for (const Json& call : calls) {
       message["tool_calls"] = Json::array({call});
       split.push_back(std::exchange(message, {{"role", "assistant"}, {"content", ""}}));
-      std::erase_if(results, [&](Json& result) {
-        const bool answers = call.contains("id") && result.value("tool_call_id", "") == call["id"];
-        if (answers) split.push_back(std::move(result));
-        return answers;
-      });
+      // A second call of the same id gets none.
+      if (call.contains("id")) add(std::exchange(results[call["id"].get<std::string>()], {}));
     }
-    for (Json& result : results) split.push_back(std::move(result));
+    add(std::move(others));
   }
   return split;
 }
@@ -156,9 +163,13 @@ void ToHarmonyMessages(Json* messages) {
     *text += more;
   };
   Json& all = *messages;
-  while (all.size() > 1 && all[0]["role"] == "system" && all[1]["role"] == "system") {
-    add(&text(all[0], "content"), text(all[1], "content"));
-    all.erase(1);
+  const auto other = std::find_if(
+      all.begin(), all.end(), [](const Json& message) { return message["role"] != "system"; });
+  if (other - all.begin() > 1) {
+    for (auto more = all.begin() + 1; more != other; ++more) {
+      add(&text(all[0], "content"), text(*more, "content"));
+    }
+    all.erase(all.begin() + 1, other);
   }
   for (Json& message : all) {
     for (const char* name : {"reasoning_content", "reasoning"}) {
