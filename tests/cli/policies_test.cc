@@ -166,7 +166,7 @@ TEST_P(PoliciesTest, EvalRunsThemAll) {
 TEST_P(PoliciesTest, BenchRunsThemAll) {
   std::vector<std::string> words = {"bench",   "--model",  model_.path(), "--policies", "full",
                                     "--batch", "2",        "--context",   "300",        "--only",
-                                    "decode",  "--steps",  "2",           "--json",     "--memory",
+                                    "decode",  "--steps",  "8",           "--json",     "--memory",
                                     "1GiB",    "--device", "cpu"};
   for (const PolicySetting& policy : Policies()) {
     if (policy.name == "full") continue;
