@@ -163,8 +163,8 @@ void ToHarmonyMessages(Json* messages) {
     *text += more;
   };
   Json& all = *messages;
-  const auto other = std::find_if(
-      all.begin(), all.end(), [](const Json& message) { return message["role"] != "system"; });
+  const auto other = std::find_if(all.begin(), all.end(),
+                                  [](const Json& message) { return message["role"] != "system"; });
   if (other - all.begin() > 1) {
     for (auto more = all.begin() + 1; more != other; ++more) {
       add(&text(all[0], "content"), text(*more, "content"));
