@@ -10,6 +10,7 @@
 
 #include "server/api/anthropic_format.h"
 #include "server/api/responses_format.h"
+#include "server/every_cut.h"
 #include "server/test_server.h"
 #include "source_directory.h"
 #include "tokenizer/utf8.h"
@@ -58,17 +59,9 @@ class XmlCalls : public ::testing::Test {
     return Joined(events);
   }
 
-  // In one piece, in every pair and byte by byte.
   void Expect(const std::string& answer, const std::string& expected) const {
-    SCOPED_TRACE(answer);
-    const std::string_view all = answer;
-    EXPECT_EQ(Parse({all}), expected);
-    std::vector<std::string_view> bytes;
-    for (size_t at = 0; at < all.size(); ++at) {
-      EXPECT_EQ(Parse({all.substr(0, at), all.substr(at)}), expected) << "cut at " << at;
-      bytes.push_back(all.substr(at, 1));
-    }
-    EXPECT_EQ(Parse(bytes), expected);
+    ExpectForEveryCut(
+        answer, [this](const auto& pieces) { return Parse(pieces); }, expected);
   }
   // One argument of get_weather, as JSON.
   void ExpectValue(const std::string& name, const std::string& value,

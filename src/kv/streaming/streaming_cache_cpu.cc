@@ -8,12 +8,10 @@
 #include "base/error.h"
 #include "kv/cache.h"
 #include "kv/cache_plan.h"
-#include "kv/pages/pool_stats.h"
 #include "kv/step/attended_rows_cpu.h"
 #include "kv/step/attention_scratch_cuda.h"
-#include "kv/step/step_check.h"
-#include "kv/streaming/page_table.h"
 #include "kv/streaming/shape.h"
+#include "kv/streaming/streaming_cache_base.h"
 #include "kv/streaming/streaming_cache_cuda.h"
 #include "kv/with_shape.h"
 #include "ops/attention/attention.h"
@@ -22,41 +20,16 @@
 namespace litecache::kv {
 namespace {
 
-using streaming::PageTable;
 using streaming::Shape;
 using streaming::SlotRange;
+using streaming::StreamingCacheBase;
 
-class StreamingCache final : public WithShape<Cache, Shape> {
+class StreamingCache final : public StreamingCacheBase {
  public:
   StreamingCache(Device& device, const Shape& shape, uint64_t budget_bytes)
-      : WithShape(shape),
-        pool_(device, shape_.page_bytes(), budget_bytes, "KV cache, sink and recent rows"),
-        table_(pool_) {}
+      : StreamingCacheBase(device, shape, budget_bytes) {}
 
-  std::string_view policy() const override { return "streaming"; }
-
-  void AllocateAhead(const TierBytes& bytes) override { pool_.AllocateAhead(bytes.device); }
-  PagePool* device_pages() override { return &pool_; }
-  SequenceId Create() override { return table_.Create(); }
-  SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
-  void Release(SequenceId id) override { table_.Release(id); }
-  int64_t Length(SequenceId id) const override { return table_.Length(id); }
-
-  bool SharesPrefixes() const override { return true; }
-  bool CutsPrefixes() const override { return false; }
-  int64_t PrefixLength(SequenceId id) const override { return WholePrefix(Length(id)); }
-  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override {
-    LC_CHECK(tokens == PrefixLength(parent), "{} of {} tokens", tokens, Length(parent));
-    return Fork(parent);
-  }
-  TierBytes BytesHeld(std::span<const SequenceId> ids) const override {
-    return {.device = static_cast<uint64_t>(table_.PagesHeld(ids)) * pool_.page_bytes()};
-  }
-
-  void BeginStep(const Step& step) override {
-    check_(step, [this](SequenceId id) { return table_.Length(id); });
-    table_.BeginStep(step);
-  }
+  void BeginStep(const Step& step) override { TakePages(step); }
 
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
               const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
@@ -83,14 +56,6 @@ class StreamingCache final : public WithShape<Cache, Shape> {
   }
 
   void EndStep(const Step& step) override { table_.EndStep(step); }
-
-  Stats GetStats() const override {
-    Stats stats;
-    AddPools(pool_, nullptr, &stats);
-    stats.bytes_read = bytes_read_;
-    stats.bytes_written = bytes_written_;
-    return stats;
-  }
 
  private:
   struct Row {
@@ -164,11 +129,6 @@ class StreamingCache final : public WithShape<Cache, Shape> {
     attended_.Attend(stream, shape_.format, group, softmax);
   }
 
-  PagePool pool_;
-  PageTable table_;
-  StepCheck check_;
-  uint64_t bytes_read_ = 0;
-  uint64_t bytes_written_ = 0;
   // Scratch, members so that its memory is reused by every step.
   std::vector<float> row_;
   std::vector<Row> rows_;

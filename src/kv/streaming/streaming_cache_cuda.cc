@@ -10,15 +10,11 @@
 #include "device/recording_key.h"
 #include "device/sections.h"
 #include "kv/pages/device_pages_cuda.h"
-#include "kv/pages/page_pool.h"
-#include "kv/pages/pool_stats.h"
 #include "kv/row_store.h"
 #include "kv/step/attention_buffer_cuda.h"
 #include "kv/step/every_list_cuda.h"
 #include "kv/step/step_block_cuda.h"
-#include "kv/step/step_check.h"
-#include "kv/streaming/page_table.h"
-#include "kv/with_shape.h"
+#include "kv/streaming/streaming_cache_base.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/rows/rows_cuda.h"
 
@@ -27,20 +23,18 @@ namespace {
 
 using ops::cuda::HeadState;
 using ops::cuda::StepView;
-using streaming::PageTable;
 using streaming::Shape;
+using streaming::StreamingCacheBase;
 
 // A head's page has the slots of policy litecache without cached ones. Of a prompt chunk, a block
 // of tokens is stored, then attended: by tiles, or, if the rows' format does not allow that, as if
 // the tokens were generated, each a separate sequence to the kernels, with one row and its own
 // past.
-class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore {
+class CudaStreamingCache final : public StreamingCacheBase, public RowStore {
  public:
   CudaStreamingCache(Device& device, const Shape& shape, uint64_t budget_bytes)
-      : WithShape(shape),
+      : StreamingCacheBase(device, shape, budget_bytes),
         device_(device),
-        pool_(device, shape.page_bytes(), budget_bytes, "KV cache, sink and recent rows"),
-        table_(pool_),
         block_(device),
         lists_(EveryList(device, shape.layout)),
         scratch_(device) {
@@ -51,32 +45,13 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
     device.Upload(states_.data(), states.data(), states_.size());
   }
 
-  std::string_view policy() const override { return "streaming"; }
-
-  void AllocateAhead(const TierBytes& bytes) override { pool_.AllocateAhead(bytes.device); }
-  PagePool* device_pages() override { return &pool_; }
-  SequenceId Create() override { return table_.Create(); }
-  SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
   void Release(SequenceId id) override {
-    table_.Release(id);
+    StreamingCacheBase::Release(id);
     pages_.erase(id);
-  }
-  int64_t Length(SequenceId id) const override { return table_.Length(id); }
-
-  bool SharesPrefixes() const override { return true; }
-  bool CutsPrefixes() const override { return false; }
-  int64_t PrefixLength(SequenceId id) const override { return WholePrefix(Length(id)); }
-  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override {
-    LC_CHECK(tokens == PrefixLength(parent), "{} of {} tokens", tokens, Length(parent));
-    return Fork(parent);
-  }
-  TierBytes BytesHeld(std::span<const SequenceId> ids) const override {
-    return {.device = static_cast<uint64_t>(table_.PagesHeld(ids)) * pool_.page_bytes()};
   }
 
   void BeginStep(const Step& step) override {
-    check_(step, [this](SequenceId id) { return table_.Length(id); });
-    table_.BeginStep(step);
+    TakePages(step);
     int64_t blocks = 0;
     for (const StepSequence& part : step.sequences) {
       if (!part.decode) blocks += (part.rows + shape_.block_tokens - 1) / shape_.block_tokens;
@@ -161,14 +136,6 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
     bytes_written_ += static_cast<uint64_t>(step.rows) * row;
   }
 
-  Stats GetStats() const override {
-    Stats stats;
-    AddPools(pool_, nullptr, &stats);
-    stats.bytes_read = bytes_read_;
-    stats.bytes_written = bytes_written_;
-    return stats;
-  }
-
  private:
   // Rows of the step that are stored, then attended, together.
   struct Piece {
@@ -243,19 +210,14 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
   }
 
   Device& device_;
-  PagePool pool_;
-  PageTable table_;
   std::unordered_map<SequenceId, Pages> pages_;
   const bool by_tiles_ = ops::cuda::WindowAttentionServes(shape_.format);
   StepBlock block_;  // a sequence per row, or per block of a prompt that is attended by tiles
   Buffer lists_;     // int32 [layers][kv_heads]: a head's list is its index
   Buffer states_;    // HeadState [layers][kv_heads], shared by all sequences
   AttentionBuffer scratch_;
-  uint64_t bytes_read_ = 0;
-  uint64_t bytes_written_ = 0;
   // State of the current step.
   std::vector<Piece> pieces_;
-  StepCheck check_;
 };
 
 }  // namespace

@@ -183,19 +183,26 @@ __device__ inline void WeighProducts(const Products& keys, const Products& queri
   }
 }
 
-// Copies P to scratch memory, after the inverse's place.
-__device__ inline void StoreScores(const ChunkOperands& operands, const Chunk& chunk, int32_t head,
-                                   const Matrices& m) {
+// Calls body(token, piece) for the pieces of eight values of a [kChunk][kChunk] matrix's rows.
+template <typename Body>
+__device__ inline void ForEachPiece(const Chunk& chunk, const Body& body) {
   constexpr int kPieces = kChunk / 8;
 #pragma unroll
   for (int i = 0; i < kChunk * kPieces / kThreads; ++i) {
     const int32_t item = i * kThreads + static_cast<int32_t>(threadIdx.x);
     const int32_t t = item / kPieces, piece = item % kPieces;
-    if (t >= chunk.rows) continue;
+    if (t < chunk.rows) body(t, piece);
+  }
+}
+
+// Copies P to scratch memory, after the inverse's place.
+__device__ inline void StoreScores(const ChunkOperands& operands, const Chunk& chunk, int32_t head,
+                                   const Matrices& m) {
+  ForEachPiece(chunk, [&](int32_t t, int32_t piece) {
     *reinterpret_cast<uint4*>(operands.Weights(chunk.first_row + t, head) + kChunk * 2 +
                               16 * piece) =
         *reinterpret_cast<const uint4*>(m.scores + SwizzledOffset(t, piece, kChunk * 2));
-  }
+  });
 }
 
 // Forward substitution, of the warp's diagonal block: column lane % 16 of its inverse.
@@ -270,12 +277,7 @@ __device__ inline void InvertBelow(Matrices& m) {
 
 __device__ inline void StoreInverse(const ChunkOperands& operands, const Chunk& chunk, int32_t head,
                                     const Matrices& m) {
-  constexpr int kPieces = kChunk / 8;
-#pragma unroll
-  for (int i = 0; i < kChunk * kPieces / kThreads; ++i) {
-    const int32_t item = i * kThreads + static_cast<int32_t>(threadIdx.x);
-    const int32_t t = item / kPieces, piece = item % kPieces;
-    if (t >= chunk.rows) continue;
+  ForEachPiece(chunk, [&](int32_t t, int32_t piece) {
     uint4 packed = {};
     if (8 * piece / kBlock <= t / kBlock) {
       const auto* x = reinterpret_cast<const float4*>(&m.inverse[t][8 * piece]);
@@ -283,7 +285,7 @@ __device__ inline void StoreInverse(const ChunkOperands& operands, const Chunk& 
                 PackF16(x[1].z, x[1].w)};
     }
     *reinterpret_cast<uint4*>(operands.Weights(chunk.first_row + t, head) + 16 * piece) = packed;
-  }
+  });
 }
 
 // One block per key head, chunk and sequence: the key head's products, and from them the operands

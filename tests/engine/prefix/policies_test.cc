@@ -48,11 +48,6 @@ TEST_P(EveryPolicy, ManyAtOnceFillTheMemoryAndLoseNothing) {
   PrefixRig shared(GetParam(), PrefixOptions{}, 540, 48, 3), fresh(GetParam(), std::nullopt);
   std::vector<std::vector<int32_t>> roots;
   for (int i = 0; i < 4; ++i) roots.push_back(Tokens(random, 300));
-  struct Job {
-    Request request;
-    std::shared_ptr<RequestHandle> handle;
-    bool cancel = false;
-  };
   for (int round = 0; round < 4; ++round) {
     std::vector<Job> jobs;
     for (int i = 0; i < 24; ++i) {
@@ -74,18 +69,7 @@ TEST_P(EveryPolicy, ManyAtOnceFillTheMemoryAndLoseNothing) {
     for (size_t t = 0; t < scored.token_nll.size(); ++t) {
       EXPECT_NEAR(scored.token_nll[t], expected_score.token_nll[t], 1e-4) << t;
     }
-    for (Job& job : jobs) {
-      if (job.cancel) {
-        job.handle->Cancel();
-        while (job.handle->Next()) {
-        }
-        continue;
-      }
-      const auto answers = ReadAll(*job.handle, job.request.n);
-      const auto expected = Answered(fresh, job.request).tokens;
-      for (const Answer& answer : answers) EXPECT_EQ(answer.tokens, expected) << answer.error;
-    }
-    jobs.clear();
+    FinishJobs(&jobs, fresh);
     shared.ExpectIdle();
   }
   EXPECT_GT(shared.core().Stats().prefix.evictions, 0);

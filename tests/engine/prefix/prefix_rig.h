@@ -96,4 +96,27 @@ inline Result Answered(PrefixRig& rig, const Request& request) {
   return {answers[0].tokens, handle->Stats()};
 }
 
+// One of many requests at once, which may be cancelled before it is read.
+struct Job {
+  Request request;
+  std::shared_ptr<RequestHandle> handle;
+  bool cancel = false;
+};
+
+// Ends all: answers are those of an engine that keeps nothing.
+inline void FinishJobs(std::vector<Job>* jobs, PrefixRig& fresh) {
+  for (Job& job : *jobs) {
+    if (job.cancel) {
+      job.handle->Cancel();
+      while (job.handle->Next()) {
+      }
+      continue;
+    }
+    const auto answers = ReadAll(*job.handle, job.request.n);
+    const auto expected = Answered(fresh, job.request).tokens;
+    for (const Answer& answer : answers) EXPECT_EQ(answer.tokens, expected) << answer.error;
+  }
+  jobs->clear();
+}
+
 }  // namespace litecache::engine

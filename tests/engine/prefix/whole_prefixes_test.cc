@@ -157,11 +157,6 @@ TEST_P(WholePrefixes, ManyAtOnceFillTheMemoryAndLoseNothing) {
   PrefixRig shared = Rig(PrefixOptions{}, 740, 3), fresh = Rig(std::nullopt);
   std::vector<std::vector<int32_t>> roots;
   for (int i = 0; i < 3; ++i) roots.push_back(Tokens(random, 500));
-  struct Job {
-    Request request;
-    std::shared_ptr<RequestHandle> handle;
-    bool cancel = false;
-  };
   for (int round = 0; round < 3; ++round) {
     std::vector<Job> jobs;
     for (int i = 0; i < 20; ++i) {
@@ -175,18 +170,7 @@ TEST_P(WholePrefixes, ManyAtOnceFillTheMemoryAndLoseNothing) {
       jobs.push_back({request, shared.core().Submit(request), cancel});
     }
     shared.core().Score({roots[0], {0}}, {});
-    for (Job& job : jobs) {
-      if (job.cancel) {
-        job.handle->Cancel();
-        while (job.handle->Next()) {
-        }
-        continue;
-      }
-      const auto answers = ReadAll(*job.handle, job.request.n);
-      const auto expected = Answered(fresh, job.request).tokens;
-      for (const Answer& answer : answers) EXPECT_EQ(answer.tokens, expected) << answer.error;
-    }
-    jobs.clear();
+    FinishJobs(&jobs, fresh);
     shared.ExpectIdle();
   }
   EXPECT_GT(shared.core().Stats().prefix.evictions, 0);
