@@ -10,8 +10,9 @@ seed), so that no server can answer from a stored prefix.
 
     tools/serve_load.py http://127.0.0.1:8080 --streams 4 --beside 4 --beside-body '{"guided_json": {"type": "object"}}'
 
-With --long-prompt, only gaps between tokens while that prompt is processed are reported. With --beside, further clients
-send requests with other fields until the streams have ended, and are not reported.
+With --long-prompt, only gaps between tokens while that prompt is processed are reported. With --steady, only those
+while all streams decode: from the last first token to the first end, what a benchmark of decode steps measures. With
+--beside, further clients send requests with other fields until the streams have ended, and are not reported.
 """
 
 import argparse
@@ -118,11 +119,14 @@ class Load:
         period = await long_prompt() if options.long_prompt else None
         await asyncio.gather(*clients)
         wall = time.perf_counter() - begin
+        if options.steady and not failures:
+            period = (max(times[0] for _, times, _ in results),
+                      min(times[-1] for _, times, _ in results))
         for other in others:
             if other.done():  # it was refused
                 other.result()
             other.cancel()
-        row = self.report(streams, results, failures, wall, period)
+        row = self.report(options, streams, results, failures, wall, period)
         if options.pid:
             row["cpu_ms_per_token"] = (self.cpu_seconds() - cpu) * 1e3 / \
                 max(1, sum(tokens for _, _, tokens in results))
@@ -136,7 +140,7 @@ class Load:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @staticmethod
-    def report(streams, results, failures, wall, period):
+    def report(options, streams, results, failures, wall, period):
         first = sorted(times[0] - start for start, times, _ in results if times)
         gaps = sorted(b - a for _, times, _ in results for a, b in zip(times, times[1:])
                       if period is None or period[0] <= a and b <= period[1])
@@ -149,7 +153,9 @@ class Load:
                "first_ms_p50": at(first, 0.5), "first_ms_p99": at(first, 0.99),
                "gap_ms_p50": at(gaps, 0.5), "gap_ms_p99": at(gaps, 0.99),
                "gap_ms_max": at(gaps, 1.0)}
-        if period is not None:
+        if options.steady and period is not None:
+            row["tokens_per_second"] = len(gaps) / max(period[1] - period[0], 1e-9)
+        elif period is not None:
             row["long_prompt_seconds"] = period[1] - period[0]
         if failures:
             row["first_failure"] = str(failures[0])[:300]
@@ -168,6 +174,8 @@ def parse():
                         help="tokens of one more prompt, sent while the streams run [none]")
     parser.add_argument("--long-after", type=float, default=2.0,
                         help="seconds until then [%(default)s]")
+    parser.add_argument("--steady", action="store_true",
+                        help="report only the time in which all streams decode; needs --requests 1")
     parser.add_argument("--beside", type=int, default=0, help="more clients, with --beside-body [%(default)s]")
     parser.add_argument("--beside-body", default="{}", help="more fields of their requests, JSON")
     parser.add_argument("--ids", default="300,4000", help="token ids of prompts [%(default)s)")
@@ -179,6 +187,8 @@ def parse():
     parser.add_argument("--json", action="store_true", help="one object a line instead of a table")
     options = parser.parse_args()
     options.ids = tuple(int(value) for value in options.ids.split(","))
+    if options.steady and (options.requests != 1 or options.long_prompt):
+        parser.error("--steady needs --requests 1 and no --long-prompt")
     options.body = json.loads(options.body)
     options.beside_body = json.loads(options.beside_body)
     return options

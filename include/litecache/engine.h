@@ -295,7 +295,8 @@ class Engine {
   // Loads a directory in Hugging Face's layout, a GGUF file, or org/name from the local Hugging
   // Face cache. Throws FileError, Unsupported, InvalidArgument, CapacityError.
   static std::unique_ptr<Engine> Load(const std::string& model, const EngineOptions& options);
-  // A model of a published shape with random weights and no tokenizer.
+  // A model of a published shape with random weights. Its tokenizer has a token for every byte, and
+  // spells the others as numbers. Throws InvalidArgument, CapacityError.
   static std::unique_ptr<Engine> Random(const std::string& shape, uint64_t seed,
                                         const EngineOptions& options);
 

@@ -30,6 +30,7 @@
 #include "model/decoder.h"
 #include "model/fingerprint.h"
 #include "model/weight_placement.h"
+#include "tokenizer/placeholder.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/tokenizer.h"
 
@@ -246,6 +247,23 @@ SamplingParams DefaultSampling(const io::GenerationConfig& generation) {
   return params;
 }
 
+// Shows the progress of loading, if the options say so, as long as it lives.
+class LoadingBar {
+ public:
+  LoadingBar(const EngineOptions& options, model::LoadOptions* load) {
+    if (!options.show_progress) return;
+    load->progress = [this](int64_t done, int64_t total) {
+      if (bar_ == nullptr) bar_ = std::make_unique<ProgressBar>("Loading", total, "B");
+      bar_->Update(done);
+    };
+  }
+  LoadingBar(const LoadingBar&) = delete;
+  LoadingBar& operator=(const LoadingBar&) = delete;
+
+ private:
+  std::unique_ptr<ProgressBar> bar_;
+};
+
 }  // namespace
 
 std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptions& options) {
@@ -270,15 +288,10 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
     LogWarning("{}: f16 weights take twice their memory on a GPU, as f32; --dtype bf16 rounds them",
                parts.name);
   }
-  std::unique_ptr<ProgressBar> bar;
-  if (options.show_progress) {
-    load.progress = [&bar](int64_t done, int64_t total) {
-      if (bar == nullptr) bar = std::make_unique<ProgressBar>("Loading", total, "B");
-      bar->Update(done);
-    };
+  {
+    const LoadingBar bar(options, &load);
+    parts.decoder = model::LoadDecoder(parts.machine.compute(), parts.directory, load);
   }
-  parts.decoder = model::LoadDecoder(parts.machine.compute(), parts.directory, load);
-  bar.reset();
   parts.weights_mapped = parts.machine.gpu == nullptr && load.quantization.format == nullptr &&
                          !config.quantization && !model::ConvertsWeights(config, load.dtype);
   return std::make_unique<EngineImpl>(std::move(parts), options);
@@ -289,9 +302,13 @@ std::unique_ptr<Engine> Engine::Random(const std::string& shape, uint64_t seed,
   Parts parts = Begin(options, shape);
   parts.identity = [shape, seed] { return fmt::format("random {} {}", shape, seed); };
   const auto config = model::ModelConfig::FromShapeName(shape);
+  parts.tokenizer = tokenizer::PlaceholderTokenizer(config.vocab);
   CheckWeights(parts, config, options);
-  parts.decoder =
-      model::RandomDecoder(parts.machine.compute(), config, seed, engine::WeightOptions(options));
+  model::LoadOptions load = engine::WeightOptions(options);
+  {
+    const LoadingBar bar(options, &load);
+    parts.decoder = model::RandomDecoder(parts.machine.compute(), config, seed, load);
+  }
   parts.eos_ids = config.eos_ids;
   return std::make_unique<EngineImpl>(std::move(parts), options);
 }

@@ -10,6 +10,7 @@
 #include "io/gguf.h"
 #include "io/gguf_names.h"
 #include "server/api/error.h"
+#include "tokenizer/placeholder.h"
 
 namespace litecache::server {
 namespace {
@@ -36,6 +37,8 @@ std::unique_ptr<ServedModel> MakeServedModel(std::unique_ptr<Engine> engine,
   }
   if (!template_file.empty()) {
     model->chat.emplace(tokenizer, tokenizer::ChatEncoder::LoadTemplate("", template_file));
+  } else if (model->engine->directory().empty()) {
+    model->chat.emplace(tokenizer, tokenizer::PlaceholderTemplate());
   } else if (auto found = tokenizer::ChatTemplate::FindIn(model->engine->directory())) {
     model->chat.emplace(tokenizer, std::move(*found));
   }

@@ -344,6 +344,20 @@ class TaggedCalls(ServerTest):
                                 **options).choices[0].message.role, "assistant")
 
 
+class RandomWeights(unittest.TestCase):
+    def test_a_shape_needs_no_files(self):
+        server = Server("--shape", "opt-125m", "--served-model-name", "dummy", model=None)
+        client = server.client()
+        self.assertEqual([model.id for model in client.models.list()], ["dummy"])
+        options = {"model": "dummy", "max_tokens": 8, "temperature": 0, "extra_body": {"ignore_eos": True}}
+        answer = client.completions.create(prompt="four", **options)
+        self.assertEqual((answer.usage.prompt_tokens, answer.usage.completion_tokens), (4, 8))
+        self.assertTrue(answer.choices[0].text)
+        chat = client.chat.completions.create(messages=TURNS, **options)
+        self.assertEqual(chat.usage.prompt_tokens, len(f"user: {TURNS[0]['content']}\nassistant:"))
+        self.assertEqual(server.stop(), 0)
+
+
 class Reasoning(unittest.TestCase):
     def test_thoughts_have_a_field_of_their_own(self):
         with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:

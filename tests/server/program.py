@@ -26,9 +26,10 @@ class Server:
 
     def __init__(self, *flags, model=MODEL, port="0", key="", preexec=None, before=(),
                  until=SERVES):
-        """`before`: a command that runs the rest of its line. `until`: the message to wait for."""
-        command = [*before, PROGRAM, "serve", "--model", str(model), "--port", port, "--threads", "1",
-                   "--memory", "2GiB", *(["--api-key", key] if key else []), *flags]
+        """`model`: None where flags say what to serve. `before`: a command that runs the rest of its line. `until`: the
+        message to wait for."""
+        command = [*before, PROGRAM, "serve", *([] if model is None else ["--model", str(model)]), "--port", port,
+                   "--threads", "1", "--memory", "2GiB", *(["--api-key", key] if key else []), *flags]
         self.key = key
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
                                         preexec_fn=preexec)

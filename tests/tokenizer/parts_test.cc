@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "tokenizer/decoder.h"
 #include "tokenizer/normalizer.h"
+#include "tokenizer/placeholder.h"
 #include "tokenizer/post_processor.h"
 #include "tokenizer/pre_tokenizer.h"
 #include "tokenizer/unicode.h"
@@ -281,6 +282,24 @@ TEST(Unicode, Classes) {
               IsWordCharacter(0x24B6) && !IsWordCharacter('-') && !IsWordCharacter(0x1F600));
   EXPECT_TRUE(IsNumeric(0xBD) && IsNumeric(0x2167) && !IsNumeric('a'));
   EXPECT_TRUE(IsPunctuation('$') && IsPunctuation(0x3002) && !IsPunctuation(0x20AC));
+}
+
+TEST(Placeholder, EveryTextIsItsBytes) {
+  const auto tokenizer = PlaceholderTokenizer(1000);
+  EXPECT_EQ(tokenizer->vocab_size(), 1000);
+  EXPECT_THAT(tokenizer->Encode("a \xC3\xA9"), ElementsAre('a', ' ', 0xC3, 0xA9));
+  std::string text;
+  for (int c = 1; c < 128; ++c) text += static_cast<char>(c);
+  EXPECT_EQ(tokenizer->Decode(tokenizer->Encode(text), false), text);
+  EXPECT_EQ(tokenizer->Decode(std::vector<int32_t>{'x', 256, 999}, false), "x 256 999");
+  EXPECT_THROW(PlaceholderTokenizer(255), InvalidArgument);
+}
+
+TEST(Placeholder, ChatsHaveALineAMessage) {
+  EXPECT_EQ(PlaceholderTemplate().Apply(
+                {{{"role", "system"}, {"content", "x"}}, {{"role", "user"}, {"content", "y"}}},
+                {.add_generation_prompt = true}),
+            "system: x\nuser: y\nassistant:");
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ constexpr const char* kHttp = "HTTP";
 constexpr const char* kLimits = "Limits";
 constexpr const char* kSecurity = "Security";
 constexpr const char* kKeyVariable = "LITECACHE_API_KEY";
+constexpr uint64_t kSeed = 1;  // of random weights
 // The limit after the last answer has been sent or cut off: the prefix store takes up to 10 s of
 // it.
 constexpr std::chrono::seconds kLongestEnd(15);
@@ -87,6 +88,7 @@ class ServeCommand final : public Command {
   }
   std::vector<std::string> Examples() const override {
     return {"litecache serve --model DIR --port 8080",
+            "litecache serve --shape llama3.1-8b    # random weights, to measure speed",
             "curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: "
             "application/json' \\",
             "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'"};
@@ -96,7 +98,12 @@ class ServeCommand final : public Command {
   }
 
   void Declare(CLI::App& app) override {
-    flags_.DeclareModel(app, true);
+    flags_.DeclareModel(app, false);
+    app.add_option("--shape", shape_,
+                   "A published shape with random weights instead of a model, to measure speed: "
+                   "`litecache inspect --help-all` lists them")
+        ->type_name("NAME")
+        ->group("Model");
     app.add_option("--served-model-name", names_,
                    "Name of the model in requests; can be given several times; default: the "
                    "directory's name, or org/name as --model has it")
@@ -120,6 +127,9 @@ class ServeCommand final : public Command {
 
   int Run(const std::vector<std::string>&) override {
     const EndSignals signals;
+    if (shape_.empty() && flags_.model.empty()) {
+      throw UsageError("serve needs --model DIR, or --shape NAME for random weights");
+    }
     server::ServerOptions options = Options();
     RaiseDescriptorLimit(options.http.max_connections);
     if (http_.host != "127.0.0.1" && http_.host != "localhost" && http_.host != "::1" &&
@@ -130,7 +140,8 @@ class ServeCommand final : public Command {
           http_.host);
     }
     auto server = std::make_unique<server::Server>(std::move(options));
-    Note(fmt::format("listening on {}, loading {}\n", server->url(), flags_.model));
+    Note(fmt::format("listening on {}, loading {}\n", server->url(),
+                     shape_.empty() ? flags_.model : shape_ + " with random weights"));
 
     std::unique_ptr<server::ServedModel> model = AwaitModel(signals);
     // From here on a signal no longer ends the process at once. The server is announced as ready
@@ -286,8 +297,10 @@ class ServeCommand final : public Command {
   std::unique_ptr<server::ServedModel> LoadModel() {
     flags_.WarnOfUnused();
     EngineOptions options = flags_.ToEngineOptions();
-    auto engine = Engine::Load(flags_.model, options);
+    auto engine = shape_.empty() ? Engine::Load(flags_.model, options)
+                                 : Engine::Random(shape_, kSeed, options);
     // A model in the Hugging Face cache is in a directory named by a hash.
+    if (names_.empty() && !shape_.empty()) names_ = {shape_};
     if (names_.empty() && !std::filesystem::is_directory(flags_.model)) names_ = {flags_.model};
     limits_.max_batch = engine->memory_plan().max_batch;
     auto model = server::MakeServedModel(std::move(engine), names_, template_file_, limits_);
@@ -346,6 +359,7 @@ class ServeCommand final : public Command {
   }
 
   EngineFlags flags_;
+  std::string shape_;
   std::vector<std::string> names_;
   std::string template_file_;
   server::HttpOptions http_;
