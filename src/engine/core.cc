@@ -29,6 +29,7 @@ Core::Core(const Backend& backend, const CoreOptions& options)
       scheduler_({budget_.bytes, options.max_batch, options.prefill_chunk,
                   options.prefill_chunk_beside_decode, options.score_rows,
                   options.decode_rows > 0}),
+      sends_beside_steps_(backend.device->type() != DeviceType::kCpu && options.decode_rows == 0),
       scratch_(backend.pool != nullptr ? static_cast<size_t>(backend.pool->size()) : 1) {
   LC_CHECK(options.max_batch >= 1 && options.prefill_chunk >= 1 && options.score_rows >= 1);
   logits_ = backend.device->CreateMirror(
@@ -73,18 +74,21 @@ void Core::Loop() {
     scheduler_.Plan(&plan_);
     if (plan_.empty()) {
       // No request runs, or all of them wait for rows from disk, or for masks.
+      Send();
       step_seconds_ = 0;
       if (prepared) doorbell_->Wait();
       continue;
     }
     RunStep();
-    Flush();
+    UpdateStats();
+    if (!sends_beside_steps_) Send();
   }
   Prepare();  // also ends requests that were submitted last
   for (const auto& group : scheduler_.running()) End(group.get(), FinishReason::kCancelled);
   for (const auto& group : scheduler_.waiting()) End(group.get(), FinishReason::kCancelled);
   scheduler_.RemoveEnded();
-  Flush();
+  UpdateStats();
+  Send();
   if (prefixes_ != nullptr) prefixes_->Close(kLastWrites);
 }
 
@@ -116,7 +120,8 @@ void Core::Prepare() {
   }
   scheduler_.RemoveEnded();
   if (prefixes_ != nullptr) AdvancePrefixes();
-  Flush();
+  UpdateStats();
+  if (!sends_beside_steps_) Send();
 }
 
 void Core::AdvancePrefixes() {
@@ -224,6 +229,7 @@ void Core::Forward(const StepPlan& plan) {
   } else {
     logits_->Receive(*backend_.stream, static_cast<size_t>(logits.rows * vocab_) * sizeof(float));
   }
+  if (sends_beside_steps_) Send();
   backend_.stream->Synchronize();
   ++counters_.steps;
 }
@@ -367,8 +373,7 @@ void Core::Deliver(Sampled* row) {
   outbox_.emplace_back(group->channel, std::move(chunk));
 }
 
-void Core::Flush() {
-  UpdateStats();
+void Core::Send() {
   for (auto& [channel, chunk] : outbox_) channel->Push(std::move(chunk));
   outbox_.clear();
   for (auto& [job, error] : scored_) job->Finish(std::move(error));

@@ -139,9 +139,9 @@ class Core {
   // Ends a whole request and frees its memory.
   void End(Group* group, FinishReason reason, const std::string& error = {});
   void UpdateStats();
-  // Delivers the step's results after updating the statistics, so that a reader that has seen a
-  // request end finds its memory free in the statistics.
-  void Flush();
+  // Delivers the results of finished steps. The statistics are updated before, so that a reader
+  // that has seen a request end finds its memory free in them.
+  void Send();
 
   std::span<const float> LogitRow(int64_t row) const;
 
@@ -168,6 +168,9 @@ class Core {
   std::vector<std::vector<uint32_t>> allowed_;  // [plan.decodes], by their constraints
   std::vector<Sampled> sampled_;
   StepCosts step_costs_;
+  // A GPU computes a step while the last one's results are sent, which takes the readers' locks and
+  // wakes them. On a CPU they are sent first, and after all parts of a divided plan.
+  const bool sends_beside_steps_;
   std::vector<SamplerScratch> scratch_;  // one per sampling thread
   EngineStats counters_;
   std::vector<std::pair<std::shared_ptr<Channel>, Chunk>> outbox_;
