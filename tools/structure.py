@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ORDER = "base device ops io tokenizer grammar kv model engine profile eval bench server cli capi".split()
 # Order inside a folder of src/; "." is the folder's own files.
 INSIDE = {
-    "ops": "common step rows dense linear experts slots transfer attention recurrence select reuse sample".split(),
+    "ops": "common step rows dense linear experts slots transfer attention sparse_prefill recurrence select reuse sample".split(),
     "kv": ". pages heads retrieve transfer step full streaming offload kvpr litecache api recurrent mixed".split(),
 }
 SOURCES = (".h", ".cc", ".cu", ".cuh")

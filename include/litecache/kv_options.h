@@ -70,6 +70,12 @@ class PolicySettings {
 struct KvOptions {
   std::string policy = "full";  // one of KvPolicies(); for an engine "auto", too (option_table.cc)
 
+  // How prompts are attended: dense: every row; sparse: blocks of rows that together have
+  // prefill_mass of the attention, by an estimate (ops/sparse_prefill); auto: sparse from 32,768
+  // tokens on. Policies full and litecache.
+  std::string prefill = "dense";
+  double prefill_mass = 0.98;
+
   // ---- policy litecache: QSAC (LiteCache section 4) ----
   KvBudget budget = {.share = 0.15, .share_context = 8192};  // top-k rows per head
   int64_t sink_tokens = 4;                                   // first tokens, always attended

@@ -16,6 +16,7 @@
 #include "litecache/kv_stats.h"
 #include "ops/attention/softmax.h"
 #include "ops/recurrence/gated_delta.h"
+#include "ops/sparse_prefill/sparse_prompts.h"
 
 namespace litecache::kv {
 
@@ -209,6 +210,7 @@ class Cache {
 };
 
 // Policy `full`: every row stays in device memory (at most `budget_bytes`) and is attended.
-std::unique_ptr<Cache> CreateFullCache(Device& device, const Layout& layout, uint64_t budget_bytes);
+std::unique_ptr<Cache> CreateFullCache(Device& device, const Layout& layout, uint64_t budget_bytes,
+                                       const ops::SparsePrefill& sparse = {});
 
 }  // namespace litecache::kv

@@ -9,6 +9,7 @@
 #include "kv/cache.h"
 #include "litecache/kv_options.h"
 #include "litecache/named_bytes.h"
+#include "ops/sparse_prefill/sparse_prompts.h"
 
 namespace litecache::kv {
 
@@ -53,8 +54,8 @@ class CachePlan {
 };
 
 // Policy `full`.
-std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout,
-                                         DeviceType device = DeviceType::kCpu);
+std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout, DeviceType device = DeviceType::kCpu,
+                                         const ops::SparsePrefill& sparse = {});
 
 // Policy `litecache`.
 std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& options,

@@ -1,12 +1,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <vector>
 
 #include "ops/attention/attention_cuda.h"
 #include "ops/bench_tables_cuda.h"
+#include "ops/linear/linear_cuda.h"
 #include "ops/rows/rows_cuda.h"
+#include "ops/sparse_prefill/sparse_prefill_cuda.h"
 #include "scoped_variable.h"
 
 namespace litecache::ops::cuda {
@@ -56,7 +59,77 @@ void Prefill(Bench& bench, int64_t head_dim, int32_t past, int32_t rows) {
   }
 }
 
+// Of all rows but their own and the first, queries keep a random share of the blocks; and the time
+// to choose them.
+void SparsePrefill(Bench& bench, int64_t head_dim, int32_t past, int32_t rows, double share) {
+  const std::string name = fmt::format("sparse prefill attention d {} past {} rows {} keep {}",
+                                       head_dim, past, rows, share);
+  if (!bench.Wants(name)) return;
+  const int64_t page_rows = static_cast<int64_t>(kPageBytes) / (4 * head_dim);
+  const BenchTable table(bench, kResident, head_dim, page_rows, 1, 1, past + rows);
+  BenchStep step(bench, {&table}, past, rows);
+  step.view.capacity = 1;
+  const Activations x(bench, step.view, rows, head_dim);
+  const Buffer memory =
+      bench.gpu().Allocate(SparsePrefillBytes(kKvHeads, kQHeads, head_dim, rows, past + rows));
+  std::vector<int32_t> heads(kKvHeads);
+  std::iota(heads.begin(), heads.end(), 0);
+  DeviceKeptBlocks kept;
+  const double scores = (static_cast<double>(past) + 0.5 * (rows + 1)) * rows * kQHeads;
+  if (share == 1) {
+    bench.Run(name + ", choice", 0, 4 * scores * static_cast<double>(head_dim) / 32, 1,
+              [&](Stream& stream, int) {
+                kept = ChooseBlocks(stream, step.view, kKvHeads, table.tables[0], heads, x.q,
+                                    kQHeads, 0.1f, 0.95, false, memory.data());
+              });
+    return;
+  }
+  kept.query_rows = head_dim == 64 ? 192 : 128;
+  kept.query_blocks = (rows + kept.query_rows - 1) / kept.query_rows;
+  const int32_t blocks = (past + rows + KeptBlocks::kRows - 1) / KeptBlocks::kRows;
+  kept.words = (blocks + 31) / 32;
+  kept.list_size = blocks;
+  std::mt19937 random(1);
+  std::vector<uint32_t> bits;
+  std::vector<uint16_t> lists;
+  std::vector<int32_t> counts;
+  double attended = 0;
+  for (int64_t pair = 0; pair < int64_t{kQHeads} * kept.query_blocks; ++pair) {
+    const auto first = static_cast<int32_t>(pair % kept.query_blocks) * kept.query_rows;
+    const int32_t seen = (past + std::min(first + kept.query_rows, rows) - 1) / KeptBlocks::kRows;
+    std::vector<uint32_t> words(static_cast<size_t>(kept.words));
+    const size_t begin = lists.size();
+    for (int32_t b = 0; b <= seen; ++b) {
+      const bool forced = b == 0 || b >= (past + first) / KeptBlocks::kRows;
+      if (!forced && static_cast<double>(random() % 10000) >= share * 10000) continue;
+      words[static_cast<size_t>(b / 32)] |= 1u << b % 32;
+      lists.push_back(static_cast<uint16_t>(b));
+    }
+    counts.push_back(static_cast<int32_t>(lists.size() - begin));
+    attended += static_cast<double>(counts.back()) * KeptBlocks::kRows * kept.query_rows;
+    lists.resize(begin + static_cast<size_t>(blocks));
+    bits.insert(bits.end(), words.begin(), words.end());
+  }
+  const Buffer device_bits = bench.Upload(bits), device_lists = bench.Upload(lists),
+               device_counts = bench.Upload(counts);
+  kept.bits = device_bits.as<uint32_t>();
+  kept.lists = device_lists.as<uint16_t>();
+  kept.counts = device_counts.as<int32_t>();
+  for (const char* flashinfer : {"1", "0"}) {
+    const testing::ScopedVariable variable("LITECACHE_FLASHINFER", flashinfer);
+    bench.Run(name + (*flashinfer == '0' ? ", of all GPUs" : ""), 0,
+              4 * attended * static_cast<double>(head_dim), 1, [&](Stream& stream, int) {
+                PagedAttention(stream, step.view, kKvHeads, table.tables[0], x.q, kQHeads, 0.1f,
+                               x.out, x.scratch.data(), &kept);
+              });
+  }
+}
+
 void Prefills(Bench& bench, int64_t head_dim) {
+  for (const double share : {0.1, 0.2, 0.4, 1.0}) {
+    SparsePrefill(bench, head_dim, 24576, 8192, share);
+    SparsePrefill(bench, head_dim, 122880, 8192, share);
+  }
   for (int32_t rows : {64, 2048, 8192, 32768}) Prefill(bench, head_dim, 0, rows);
   for (int32_t rows : {8, 512, 2048, 8192}) Prefill(bench, head_dim, 24576, rows);
   Prefill(bench, head_dim, 122880, 8192);

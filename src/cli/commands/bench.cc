@@ -91,7 +91,7 @@ void BenchCommand::Declare(CLI::App& app) {
                  "Text whose tokens are fed (with --fill prefill); default: random tokens, whose "
                  "queries point anywhere and leave nothing to reuse")
       ->type_name("FILE");
-  app.add_option("--fill,--prefill", fill_, "KV rows before decode: synthetic or prefill")
+  app.add_option("--fill", fill_, "KV rows before decode: synthetic or prefill")
       ->type_name("HOW")
       ->check(CLI::IsMember({"synthetic", "prefill"}).description(""))
       ->capture_default_str();

@@ -103,6 +103,16 @@ Rows CacheRows() {
       Row("recent_tokens", &O::recent_tokens, Tokens(1, kMost),
           "The last tokens, which are always attended",
           {.flag = "--recent", .policies = {"litecache", "streaming"}}),
+      Row("prefill", &O::prefill, Choice({"auto", "dense", "sparse"}),
+          "How prompts are attended. dense: every row; sparse: the blocks of rows that have most "
+          "of "
+          "the attention, by an estimate, which long prompts need a fraction of the time for; "
+          "auto: "
+          "sparse from 32k tokens on. The end of a prompt and the answer see all rows",
+          {.policies = {"full", "litecache"}}),
+      Row("prefill_mass", &O::prefill_mass, Real(0.01, 1),
+          "With sparse prefill: the share of the estimated attention that the blocks have together",
+          {.policies = {"full", "litecache"}}),
       Row("measure_recall", &O::measure_recall, Flag(),
           "Compare every selection of rows with the exact one and report the recall (slow)",
           {.policies = {"litecache"}}),

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "kv/heads/profile.h"
+#include "kv/step/sparse_prompts.h"
 
 namespace litecache::kv {
 namespace {
@@ -32,8 +33,11 @@ std::vector<Policy> ProductPolicies() {
   return {
       {.name = "full",
        .summary = "every row on the device, all attended",
-       .plan = [](const Layout& layout, const KvOptions&, std::shared_ptr<const Profile>,
-                  DeviceType device) { return PlanFullCache(layout, device); }},
+       .plan =
+           [](const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile>,
+              DeviceType device) {
+             return PlanFullCache(layout, device, SparsePrefillOf(options));
+           }},
       {.name = "litecache",
        .summary = "rows on the host, the device keeps what the last queries needed",
        .uses_profile = true,

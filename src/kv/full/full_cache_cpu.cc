@@ -11,6 +11,8 @@
 #include "kv/full/full_cache_cuda.h"
 #include "kv/layout.h"
 #include "kv/step/attention_scratch_cuda.h"
+#include "kv/step/prompt_attention_cpu.h"
+#include "kv/step/sparse_prompts.h"
 #include "ops/attention/attention.h"
 #include "ops/common/available_cuda.h"
 
@@ -19,8 +21,11 @@ namespace {
 
 class FullCache final : public FullCacheBase {
  public:
-  FullCache(Device& device, const Layout& layout, uint64_t budget_bytes)
-      : FullCacheBase(device, layout, budget_bytes), geometry_(MakeGeometry(layout)) {}
+  FullCache(Device& device, const Layout& layout, uint64_t budget_bytes,
+            const ops::SparsePrefill& sparse)
+      : FullCacheBase(device, layout, budget_bytes),
+        geometry_(MakeGeometry(layout)),
+        attention_(sparse) {}
 
   void BeginStep(const Step& step) override {
     Grow(step);
@@ -35,7 +40,8 @@ class FullCache final : public FullCacheBase {
               const MatrixView& out) override {
     Append(stream, layer, step, k, v);
     const SectionScope section(stream, Section::kAttention);
-    ops::Attention(stream, geometry_, views_, q, layout_.q_heads, softmax, out);
+    attention_.Attend(stream, geometry_, views_, q, layout_.q_heads, softmax, out,
+                      [&](size_t i) { return step.sequences[i].ends_prompt; });
   }
 
   void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView&,
@@ -64,56 +70,65 @@ class FullCache final : public FullCacheBase {
   }
 
   ops::KvGeometry geometry_;
+  PromptAttention attention_;
   std::vector<ops::KvSequence> views_;  // sequences of the current step
 };
 
 class FullPlan final : public CachePlan {
  public:
-  FullPlan(const Layout& layout, DeviceType device)
-      : layout_(layout), pages_(layout), device_(device) {}
+  FullPlan(const Layout& layout, DeviceType device, const ops::SparsePrefill& sparse)
+      : layout_(layout), pages_(layout), device_(device), sparse_(sparse) {}
   const Layout& layout() const override { return layout_; }
   TierBytes BytesFor(int64_t tokens) const override { return {.device = pages_.BytesFor(tokens)}; }
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
     return {.device = pages_.ForkBytesFor(shared, tokens)};
   }
-  uint64_t ScratchBytes(int64_t sequences, int64_t, int) const override {
+  uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int) const override {
     if constexpr (ops::cuda::kAvailable) {
-      if (device_ == DeviceType::kCuda) return CudaAttentionScratchBytes(layout_, sequences);
+      if (device_ == DeviceType::kCuda) {
+        return CudaAttentionScratchBytes(layout_, sequences) +
+               CudaPromptScratchBytes(sparse_, layout_, tokens);
+      }
     }
     return ops::AttentionScratchBytes(layout_.kv_heads, layout_.q_heads / layout_.kv_heads,
-                                      layout_.head_dim, sequences);
+                                      layout_.head_dim, sequences) +
+           PromptScratchBytes(sparse_, layout_, tokens);
   }
   std::string DeviceHolds() const override {
     return FormatBytes(layout_.token_bytes()) + " a token; taken page by page";
   }
-  std::string Identity() const override { return "full " + Describe(layout_); }
+  std::string Identity() const override {
+    return "full " + Describe(layout_) + IdentityOf(sparse_);
+  }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
-    return CreateFullCache(device, layout_, budget.device);
+    return CreateFullCache(device, layout_, budget.device, sparse_);
   }
 
  private:
   Layout layout_;
   PageLayout pages_;
   DeviceType device_;
+  ops::SparsePrefill sparse_;
 };
 
 }  // namespace
 
-std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout, DeviceType device) {
+std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout, DeviceType device,
+                                         const ops::SparsePrefill& sparse) {
   CheckLayout(layout);
-  return std::make_unique<FullPlan>(layout, device);
+  return std::make_unique<FullPlan>(layout, device, sparse);
 }
 
-std::unique_ptr<Cache> CreateFullCache(Device& device, const Layout& layout,
-                                       uint64_t budget_bytes) {
+std::unique_ptr<Cache> CreateFullCache(Device& device, const Layout& layout, uint64_t budget_bytes,
+                                       const ops::SparsePrefill& sparse) {
   CheckLayout(layout);
   LC_CHECK(layout.uniform(), "windows and states have a plan: kv/mixed");
   if constexpr (ops::cuda::kAvailable) {
     if (device.type() == DeviceType::kCuda) {
-      return CreateCudaFullCache(device, layout, budget_bytes);
+      return CreateCudaFullCache(device, layout, budget_bytes, sparse);
     }
   }
-  return std::make_unique<FullCache>(device, layout, budget_bytes);
+  return std::make_unique<FullCache>(device, layout, budget_bytes, sparse);
 }
 
 }  // namespace litecache::kv

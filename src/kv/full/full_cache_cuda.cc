@@ -1,7 +1,9 @@
 #include "kv/full/full_cache_cuda.h"
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
+#include <vector>
 
 #include "base/error.h"
 #include "device/recording_key.h"
@@ -10,6 +12,7 @@
 #include "kv/pages/device_pages_cuda.h"
 #include "kv/step/attention_buffer_cuda.h"
 #include "kv/step/every_list_cuda.h"
+#include "kv/step/prompt_attention_cuda.h"
 #include "kv/step/step_block_cuda.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/rows/rows_cuda.h"
@@ -19,13 +22,18 @@ namespace {
 
 class CudaFullCache final : public FullCacheBase {
  public:
-  CudaFullCache(Device& device, const Layout& layout, uint64_t budget_bytes)
+  CudaFullCache(Device& device, const Layout& layout, uint64_t budget_bytes,
+                const ops::SparsePrefill& sparse)
       : FullCacheBase(device, layout, budget_bytes),
         device_(device),
         format_(ops::FormatOf(layout.dtype, layout.head_dim)),
         block_(device),
         lists_(EveryList(device, layout)),
-        scratch_(device) {}
+        scratch_(device),
+        prompts_(device, layout, sparse),
+        all_heads_(static_cast<size_t>(layout.kv_heads)) {
+    std::iota(all_heads_.begin(), all_heads_.end(), 0);
+  }
 
   void Release(SequenceId id) override {
     FullCacheBase::Release(id);
@@ -51,6 +59,7 @@ class CudaFullCache final : public FullCacheBase {
     }
     context_ = ContextBucket(longest);
     scratch_.Prepare(step.decode_rows, layout_);
+    prompts_.BeginStep(step);
   }
 
   std::optional<uint64_t> ReplayKey(const Step&) const override {
@@ -63,15 +72,19 @@ class CudaFullCache final : public FullCacheBase {
     LC_CHECK(layer >= 0 && layer < layout_.layers);
     if (layer == 0) block_.Send(stream);
     const ops::cuda::RowTable table = Rows(layer);
-    const auto attend = [&](const ops::cuda::StepView& view) {
-      Mark(stream, Section::kManagement);
-      ops::cuda::AppendRows(stream, view, layout_.kv_heads, table, k, v);
+    if (block_.decoding() > 0) {
+      const ops::cuda::StepView view = block_.Decoding(context_);
+      Append(stream, view, table, k, v);
       const SectionScope section(stream, Section::kAttention);
       ops::cuda::PagedAttention(stream, view, layout_.kv_heads, table, q, layout_.q_heads, softmax,
                                 out, scratch_.data());
-    };
-    if (block_.decoding() > 0) attend(block_.Decoding(context_));
-    for (int64_t i = 0; i < block_.prefilling(); ++i) attend(block_.Prefilling(i));
+    }
+    for (int64_t i = 0; i < block_.prefilling(); ++i) {
+      const ops::cuda::StepView view = block_.Prefilling(i);
+      Append(stream, view, table, k, v);
+      const SectionScope section(stream, Section::kAttention);
+      prompts_.Attend(stream, i, view, table, all_heads_, q, softmax, out, scratch_.data());
+    }
   }
 
   void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView&,
@@ -85,6 +98,11 @@ class CudaFullCache final : public FullCacheBase {
   }
 
  private:
+  void Append(Stream& stream, const ops::cuda::StepView& view, const ops::cuda::RowTable& table,
+              const MatrixView& k, const MatrixView& v) const {
+    Mark(stream, Section::kManagement);
+    ops::cuda::AppendRows(stream, view, layout_.kv_heads, table, k, v);
+  }
   ops::cuda::RowTable Rows(int64_t layer) const {
     return {.table = ops::cuda::kResident,
             .lists = static_cast<int32_t>(page_layout_.pages_per_block),
@@ -99,14 +117,17 @@ class CudaFullCache final : public FullCacheBase {
   StepBlock block_;
   Buffer lists_;  // int32 [layers][kv_heads]: a head's list is its index
   AttentionBuffer scratch_;
+  CudaPromptAttention prompts_;
+  std::vector<int32_t> all_heads_;
   int64_t context_ = 0;  // context bucket of the current step, tokens
 };
 
 }  // namespace
 
 std::unique_ptr<Cache> CreateCudaFullCache(Device& device, const Layout& layout,
-                                           uint64_t budget_bytes) {
-  return std::make_unique<CudaFullCache>(device, layout, budget_bytes);
+                                           uint64_t budget_bytes,
+                                           const ops::SparsePrefill& sparse) {
+  return std::make_unique<CudaFullCache>(device, layout, budget_bytes, sparse);
 }
 
 }  // namespace litecache::kv

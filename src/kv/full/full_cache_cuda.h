@@ -8,6 +8,6 @@
 namespace litecache::kv {
 
 std::unique_ptr<Cache> CreateCudaFullCache(Device& device, const Layout& layout,
-                                           uint64_t budget_bytes);
+                                           uint64_t budget_bytes, const ops::SparsePrefill& sparse);
 
 }  // namespace litecache::kv

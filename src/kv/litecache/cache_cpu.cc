@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "kv/pages/pool_stats.h"
+#include "kv/step/sparse_prompts.h"
 
 namespace litecache::kv {
 
@@ -21,7 +22,7 @@ LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
       spiller_(tiers_, *retriever_),
       decode_(tiers_, *retriever_, spiller_, recall_ ? &*recall_ : nullptr, counters_, options,
               std::move(results)),
-      prefill_(tiers_, *retriever_, spiller_, counters_),
+      prefill_(tiers_, *retriever_, spiller_, counters_, SparsePrefillOf(options)),
       verify_(options.verify_predictions) {}
 
 void LiteCache::BeginStep(const Step& step) {
@@ -38,6 +39,7 @@ void LiteCache::BeginStep(const Step& step) {
                     .rows = sequence.rows,
                     .past = sequence.past,
                     .stored = tiers_.store.Length(sequence.id),
+                    .ends_prompt = sequence.ends_prompt,
                     .slots = &slots,
                     .store = tiers_.store.Lists(sequence.id),
                     .resident = tiers_.resident.Lists(sequence.id),

@@ -10,6 +10,7 @@
 #include "kv/heads/prediction_sources.h"
 #include "kv/litecache/create_cache_cuda.h"
 #include "kv/pages/pool_stats.h"
+#include "kv/step/sparse_prompts.h"
 #include "ops/linear/linear_cuda.h"
 
 namespace litecache::kv {
@@ -38,7 +39,8 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       counters_(device, tiers_.shape, tiers_.plan, *retriever_),
       sequences_(device, tiers_),
       block_(device),
-      prefill_(device, tiers_, growth_, layers_, block_, *on_device_, pulls_),
+      prefill_(device, tiers_, growth_, layers_, block_, *on_device_, pulls_,
+               SparsePrefillOf(options)),
       pulls_(device, static_cast<PinnedHost&>(*host_), options, prefetched_,
              LayersAhead(plan.sources)),
       decode_(device, tiers_.shape, layers_, *on_device_, pulls_, options, prefetched_,

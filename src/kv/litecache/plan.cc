@@ -18,6 +18,8 @@
 #include "kv/litecache/scratch_plan_cuda.h"
 #include "kv/litecache/shape.h"
 #include "kv/retrieve/retriever.h"
+#include "kv/step/attention_scratch_cuda.h"
+#include "kv/step/sparse_prompts.h"
 #include "ops/attention/attention.h"
 #include "ops/common/available_cuda.h"
 #include "ops/select/selection.h"
@@ -99,6 +101,7 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
       if (device_ == DeviceType::kCuda) {
         return CudaLiteScratchBytes(shape_, LayersAhead(heads_.sources),
                                     options_.verify_predictions, transfer(), sequences, tokens) +
+               CudaPromptScratchBytes(SparsePrefillOf(options_), shape_.layout, tokens) +
                weight_bytes_;
       }
     }
@@ -108,6 +111,7 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
       return ops::AttentionScratchBytes(layout.kv_heads, shape_.group, layout.head_dim, decoding);
     };
     return attention(0) + attention(sequences) +
+           PromptScratchBytes(SparsePrefillOf(options_), layout, tokens) +
            ops::SelectionScratchBytes(sequences * layout.kv_heads, tokens, scores_per_token_,
                                       threads);
   }
@@ -136,7 +140,8 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
     for (const HeadSettings& head : heads_.heads) {
       text += fmt::format(" {}{}{}", head.resident ? "r" : "", head.dense ? "d" : "", head.tau);
     }
-    text += fmt::format("; importance {:016x}", HashOf(heads_.importance));
+    text += fmt::format("{}; importance {:016x}", IdentityOf(SparsePrefillOf(o)),
+                        HashOf(heads_.importance));
     if (profile_ == nullptr) return text;
     if (o.retriever == "loki") text += fmt::format("; bases {:016x}", HashOf(profile_->loki));
     const auto weights = profile_->hata.find(o.hata_bits);

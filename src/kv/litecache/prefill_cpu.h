@@ -10,14 +10,20 @@
 #include "kv/litecache/spill_cpu.h"
 #include "kv/litecache/tiers.h"
 #include "kv/retrieve/retriever.h"
+#include "kv/step/prompt_attention_cpu.h"
 #include "ops/attention/attention.h"
 
 namespace litecache::kv {
 
 class PrefillPath {
  public:
-  PrefillPath(Tiers& tiers, Retriever& retriever, Spiller& spiller, Counters& counters)
-      : tiers_(tiers), retriever_(retriever), spiller_(spiller), counters_(counters) {}
+  PrefillPath(Tiers& tiers, Retriever& retriever, Spiller& spiller, Counters& counters,
+              const ops::SparsePrefill& sparse)
+      : tiers_(tiers),
+        retriever_(retriever),
+        spiller_(spiller),
+        counters_(counters),
+        attention_(sparse) {}
 
   // As Cache::Attend, for these sequences' rows; with out null as RowStore::StoreRows. staging:
   // pages for the largest of the sequences (Shape::StagingPages); empty if the store's rows are not
@@ -47,6 +53,7 @@ class PrefillPath {
   Retriever& retriever_;
   Spiller& spiller_;
   Counters& counters_;
+  PromptAttention attention_;
   // Scratch.
   std::vector<SpillWork> spills_;
   std::vector<EncodeWork> encodes_;

@@ -23,6 +23,7 @@ constexpr int32_t kStagingSms = 6;
 
 void CudaPrefillPath::BeginStep(const Step& step) {
   turns_ = 0;
+  prompts_.BeginStep(step);
   chunks_.clear();
   const auto count = static_cast<int64_t>(step.sequences.size());
   for (int64_t i = step.decode_rows; i < count; ++i) {
@@ -134,9 +135,14 @@ void CudaPrefillPath::Encode(Stream& stream, const Turn& turn, const MatrixView&
 void CudaPrefillPath::AttendRows(Stream& stream, const Turn& turn, const RowTable& table,
                                  const MatrixView& q, const ops::Softmax& softmax,
                                  const MatrixView& out) {
-  const Layout& layout = tiers_.shape.layout;
-  ops::cuda::PagedAttention(stream, block_.Prefilling(turn.chunk), layout.kv_heads, table, q,
-                            layout.q_heads, softmax, out, layers_.scratch());
+  const Shape& shape = tiers_.shape;
+  const bool staged = table.table == ops::cuda::kStaging;
+  heads_.clear();
+  for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
+    if (shape.offloads(turn.layer, head) == staged) heads_.push_back(static_cast<int32_t>(head));
+  }
+  prompts_.Attend(stream, turn.chunk, block_.Prefilling(turn.chunk), table, heads_, q, softmax, out,
+                  layers_.scratch());
 }
 
 void CudaPrefillPath::AttendStaged(Stream& stream, const Turn& turn, const MatrixView& q,

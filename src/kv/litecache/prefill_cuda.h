@@ -16,23 +16,25 @@
 #include "kv/litecache/retrieve_cuda.h"
 #include "kv/litecache/tiers.h"
 #include "kv/pages/device_pages_cuda.h"
+#include "kv/step/prompt_attention_cuda.h"
 #include "kv/step/step_block_cuda.h"
 
 namespace litecache::kv {
 
 class CudaPrefillPath {
  public:
-  // Keeps references to all arguments.
+  // Keeps references to all arguments but the last.
   CudaPrefillPath(CudaDevice& device, const Tiers& tiers, const TierGrowth& growth,
                   const CudaLayers& layers, StepBlock& block, CudaRetriever& retriever,
-                  LinkPulls& pulls)
+                  LinkPulls& pulls, const ops::SparsePrefill& sparse)
       : device_(device),
         tiers_(tiers),
         growth_(growth),
         layers_(layers),
         block_(block),
         retriever_(retriever),
-        pulls_(pulls) {}
+        pulls_(pulls),
+        prompts_(device, tiers.shape.layout, sparse) {}
 
   // `block` must hold the step's sequences; adds ring entries and the chunks' staging pages to it.
   void BeginStep(const Step& step);
@@ -76,6 +78,8 @@ class CudaPrefillPath {
   CudaRetriever& retriever_;
   LinkPulls& pulls_;
   DevicePages staging_;
+  CudaPromptAttention prompts_;
+  std::vector<int32_t> heads_;  // of a table, scratch
   CudaCopyBatch copies_;
 
   // State of the current step.

@@ -50,6 +50,7 @@ struct SequenceView {
   int64_t rows = 0;
   int64_t past = 0;    // tokens before this step
   int64_t stored = 0;  // how many of them are in the host store
+  bool ends_prompt = false;
   SequenceSlots* slots = nullptr;
   // Lists of pages, by the tables' list indices.
   std::byte* const* const* store = nullptr;

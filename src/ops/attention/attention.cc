@@ -2,6 +2,7 @@
 
 #include "device/cpu/cpu_device.h"
 #include "ops/attention/attention_cpu.h"
+#include "ops/attention/kept_blocks.h"
 
 namespace litecache::ops {
 namespace {
@@ -29,14 +30,22 @@ void AppendKv(Stream& stream, const KvGeometry& geometry, std::span<const KvSequ
 }
 
 void Attention(Stream& stream, const KvGeometry& geometry, std::span<const KvSequence> sequences,
-               const MatrixView& q, int64_t q_heads, const Softmax& softmax,
-               const MatrixView& out) {
+               const MatrixView& q, int64_t q_heads, const Softmax& softmax, const MatrixView& out,
+               const KeptBlocks* kept) {
   Check(geometry, sequences, q.rows);
   LC_CHECK(q.dtype == DType::kF32 && out.dtype == DType::kF32 && q.rows == out.rows);
   LC_CHECK(q_heads >= 1 && q_heads % geometry.kv_heads == 0, "{} query heads, {} KV heads", q_heads,
            geometry.kv_heads);
   LC_CHECK(q.cols == q_heads * geometry.head_dim && out.cols == q.cols);
-  cpu::Attention(AsCpu(stream).pool(), geometry, sequences, q, q_heads, softmax, out);
+  if (kept != nullptr) {
+    LC_CHECK(sequences.size() == 1, "the kept blocks of {} sequences", sequences.size());
+    const KvSequence& s = sequences.front();
+    LC_CHECK(kept->query_rows >= 1 && int64_t{kept->query_rows} * kept->query_blocks >= s.rows,
+             "{} blocks of {} queries for {} tokens", kept->query_blocks, kept->query_rows, s.rows);
+    LC_CHECK(int64_t{kept->words} * 32 * KeptBlocks::kRows >= s.past + s.rows,
+             "{} words of blocks for {} rows", kept->words, s.past + s.rows);
+  }
+  cpu::Attention(AsCpu(stream).pool(), geometry, sequences, q, q_heads, softmax, out, kept);
 }
 
 uint64_t AttentionScratchBytes(int64_t kv_heads, int64_t group, int64_t head_dim,

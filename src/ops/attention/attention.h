@@ -11,6 +11,8 @@
 
 namespace litecache::ops {
 
+struct KeptBlocks;
+
 // The memory layout of KV rows. A page holds page_tokens rows of one (sequence, layer, KV head);
 // row t is [K (head_dim) | V (head_dim)] in dtype (bf16 or f32), contiguous: storing a token's K
 // and V side by side halves the number of rows that a transfer moves
@@ -46,9 +48,11 @@ void AppendKv(Stream& stream, const KvGeometry& geometry, std::span<const KvSequ
 // kv_heads (GQA: query head j reads KV head j / (q_heads / kv_heads)). bf16 rows: q and
 // probabilities are rounded to bf16 if a matrix unit multiplies them; sums are f32. A sequence's
 // results depend neither on the number of threads nor on the other sequences. Scores of any size,
-// including infinite ones, give finite results.
+// including infinite ones, give finite results. kept (null: all rows): the blocks of rows that the
+// queries of a single sequence attend; if it keeps all, the results have the same bits.
 void Attention(Stream& stream, const KvGeometry& geometry, std::span<const KvSequence> sequences,
-               const MatrixView& q, int64_t q_heads, const Softmax& softmax, const MatrixView& out);
+               const MatrixView& q, int64_t q_heads, const Softmax& softmax, const MatrixView& out,
+               const KeptBlocks* kept = nullptr);
 
 // Bytes that partial results of `sequences` decode sequences and a prompt chunk take on the CPU, in
 // Attention() or RowAttention() (row_attention.h), which split contexts into pieces.

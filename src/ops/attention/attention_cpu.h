@@ -13,7 +13,8 @@ namespace litecache::ops::cpu {
 void AppendKv(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSequence> sequences,
               const MatrixView& k, const MatrixView& v);
 void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSequence> sequences,
-               const MatrixView& q, int64_t q_heads, const Softmax& softmax, const MatrixView& out);
+               const MatrixView& q, int64_t q_heads, const Softmax& softmax, const MatrixView& out,
+               const KeptBlocks* kept);
 uint64_t AttentionScratchBytes(int64_t kv_heads, int64_t group, int64_t head_dim,
                                int64_t sequences);
 

@@ -41,7 +41,8 @@ AttentionOperands Operands(const MatrixView& q, int64_t q_heads, const Softmax& 
           .out = out,
           .q_heads = static_cast<int32_t>(q_heads),
           .scale = softmax.scale * kLog2E,
-          .sinks = softmax.sinks};
+          .sinks = softmax.sinks,
+          .kept = {}};
 }
 
 // Attends a prompt's rows with the Hopper kernel if possible; returns whether it did.
@@ -74,8 +75,10 @@ size_t AttentionScratchBytes(int64_t sequences, int64_t q_heads, int64_t head_di
 
 void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                     const MatrixView& q, int64_t q_heads, const Softmax& softmax,
-                    const MatrixView& out, void* scratch) {
+                    const MatrixView& out, void* scratch, const DeviceKeptBlocks* kept) {
   Check(step, kv_heads, table, q, q_heads, out);
+  LC_CHECK(kept == nullptr ||
+           (step.capacity == 1 && step.max_rows > 1 && OnTensorCores(table.format)));
   if (step.capacity == 0 || table.lists == 0 || q.rows == 0) return;
   if (step.capacity > 1 && step.max_rows == 1 && AsCuda(stream).batch_invariant()) {
     // How a kernel divides a context among blocks depends on the other sequences' contexts.
@@ -86,7 +89,8 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
     }
     return;
   }
-  const AttentionOperands operands = Operands(q, q_heads, softmax, out);
+  AttentionOperands operands = Operands(q, q_heads, softmax, out);
+  if (kept != nullptr) operands.kept = *kept;
   AttendedTables tables;
   tables.step = step;
   tables.tables.resident = table;

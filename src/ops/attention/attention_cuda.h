@@ -5,6 +5,7 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
+#include "ops/attention/kept_blocks_cuda.h"
 #include "ops/attention/softmax.h"
 #include "ops/slots/code_slots.h"
 #include "ops/slots/slot_windows.h"
@@ -23,10 +24,11 @@ size_t AttentionScratchBytes(int64_t sequences, int64_t q_heads, int64_t head_di
 // must not be written in this step, since they may be read while earlier kernels still run.
 // Otherwise a tensor core kernel processes tiles of queries (bf16 rows). On a
 // batch-invariant stream (device/machine.h), every sequence has launches of its own if
-// step.max_rows == 1; there must be step.capacity of them.
+// step.max_rows == 1; there must be step.capacity of them. kept: not null for a chunk of one
+// sequence, of more than one row, that attends only these rows (ops/sparse_prefill); bf16.
 void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                     const MatrixView& q, int64_t q_heads, const Softmax& softmax,
-                    const MatrixView& out, void* scratch);
+                    const MatrixView& out, void* scratch, const DeviceKeptBlocks* kept = nullptr);
 
 // The same for tokens that attend the sink and the last `window` tokens, their own included. The
 // ring of `table` holds those of all new tokens. Whether the rows' format allows it: bf16, head_dim

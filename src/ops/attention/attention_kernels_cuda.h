@@ -4,6 +4,7 @@
 #include "base/matrix_view.h"
 #include "device/device.h"
 #include "ops/attention/attended_rows.cuh"
+#include "ops/attention/kept_blocks_cuda.h"
 
 namespace litecache::ops::cuda {
 
@@ -13,6 +14,9 @@ struct AttentionOperands {
   float scale = 0;               // for scores in units of log2 e
   const float* sinks = nullptr;  // Softmax::sinks
   float* log_sums = nullptr;     // [rows][q_heads], or null
+  // Of a prompt chunk of one sequence, for the kernels by tiles: the rows it attends. bits null:
+  // all.
+  DeviceKeptBlocks kept;
 };
 
 // Query heads of a group that a block of the split kernel processes together: the rows of a matrix

@@ -58,7 +58,10 @@ HWY_INLINE bool SoftmaxLanes(float* scores, int64_t rows, int64_t width, const i
     s2 = hn::Add(s2, probability(r + 2));
     s3 = hn::Add(s3, probability(r + 3));
   }
-  for (; r < rows; ++r) s0 = hn::Add(s0, probability(r));
+  // Hidden rows at a tile's end add nothing: a query's sum does not depend on how many there are.
+  if (r < rows) s0 = hn::Add(s0, probability(r));
+  if (r + 1 < rows) s1 = hn::Add(s1, probability(r + 1));
+  if (r + 2 < rows) s2 = hn::Add(s2, probability(r + 2));
   const auto total = hn::Add(hn::Add(s0, s1), hn::Add(s2, s3));
 
   // Before the first visible row the maximum is -kLargest and the sums are 0, so any factor works.

@@ -4,7 +4,8 @@
 // group, head i % group), so that a tile of KV rows is read once for the group and the causal edge
 // of a tile is as narrow as possible. Tiles of the last tokens, which attend the most rows, go
 // first. With a window, rows are in a ring of slots, and tiles of rows that no query attends are
-// skipped.
+// skipped. Where heads keep different blocks of rows, a tile has the queries of one head: those of
+// four heads that each keep a tenth would attend a third of the blocks.
 #include <algorithm>
 
 #include "device/cuda/check.h"
@@ -20,6 +21,10 @@ constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
 constexpr int kKvRows = 64;  // in a tile
 constexpr unsigned kAll = 0xffffffffu;
+constexpr int kMostWords = 2048;  // of kept blocks' bits: 8 million tokens
+
+// Which rows a token attends: all up to its own; of these the sink and a window; or kept blocks.
+enum class Rows { kAll, kWindow, kKept };
 
 template <int kHeadDim>
 struct TiledShape {
@@ -39,8 +44,10 @@ struct TiledProblem {
   StepView step;
   TableAccess access;
   AttentionArrays arrays;
-  int32_t kv_heads = 0;
-  int32_t window = 0;  // kWindow: tokens attend the sink and the last `window` ones
+  int32_t window = 0;  // Rows::kWindow: tokens attend the sink and the last `window` ones
+  // Rows::kKept: query heads are taken for groups of one.
+  DeviceKeptBlocks kept;
+  int32_t group = 0;  // the query heads of a KV head
 };
 
 // A warp's queries. Lane l holds rows l / 4 and l / 4 + 8 of each product.
@@ -278,10 +285,24 @@ __device__ __forceinline__ void StoreOutputs(const AttentionArrays& a, int32_t f
   }
 }
 
-template <int kHeadDim, bool kWindow>
+// Writes the blocks that any of a query head's tokens [first, last] keeps. Called by the whole
+// block.
+__device__ inline void UniteKept(const DeviceKeptBlocks& kept, int32_t q_head, int32_t first,
+                                 int32_t last, uint32_t* words) {
+  const int32_t begin = first / kept.query_rows, end = last / kept.query_rows;
+  for (int32_t w = threadIdx.x; w < kept.words; w += kThreads) {
+    uint32_t word = 0;
+    for (int32_t block = begin; block <= end; ++block) word |= kept.Of(q_head, block)[w];
+    words[w] = word;
+  }
+  __syncthreads();
+}
+
+template <int kHeadDim, Rows kRows>
 __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
     TiledKernel(const __grid_constant__ TiledProblem p) {
   using Shape = TiledShape<kHeadDim>;
+  constexpr bool kWindow = kRows == Rows::kWindow, kKept = kRows == Rows::kKept;
   const AttentionArrays& a = p.arrays;
   constexpr int kProducts = Shape::kProducts;
   extern __shared__ __align__(128) std::byte shared[];
@@ -292,7 +313,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
   const int32_t first = tile_of_queries * Shape::kQueries;
   const int32_t queries = sequence.rows * a.group;
   if (first >= queries) return;
-  const int32_t list_index = p.access.table.list_of_head[head];
+  const int32_t list_index = p.access.table.list_of_head[kKept ? head / p.group : head];
   if (list_index < 0) return;
   const RowList list = p.access.List(sequence, list_index);
   const bool whole_tiles = !kWindow && list.page_rows % kKvRows == 0;
@@ -316,8 +337,15 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
   const int32_t sink_tiles = (sink + kKvRows - 1) / kKvRows;
   const int32_t window_tile =
       kWindow ? max(sink_tiles, (past + first / a.group + 1 - p.window) / kKvRows) : 0;
+  __shared__ uint32_t any_keeps[kKept ? kMostWords : 1];
+  if constexpr (kKept) UniteKept(p.kept, head, first, last, any_keeps);
   const auto next = [&](int32_t tile) {
-    return kWindow && tile + 1 >= sink_tiles ? max(tile + 1, window_tile) : tile + 1;
+    ++tile;
+    if constexpr (kKept) {
+      constexpr int kTiles = KeptBlocks::kRows / kKvRows;  // of a block
+      while (tile < tiles && (any_keeps[tile / kTiles / 32] >> tile / kTiles % 32 & 1) == 0) ++tile;
+    }
+    return kWindow && tile >= sink_tiles ? max(tile, window_tile) : tile;
   };
   const int32_t first_tile = next(-1);
   // A tile's page address is loaded one tile before its rows.
@@ -344,6 +372,17 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
   // With a window: where that of the warp's last query begins.
   const int32_t all_from = kWindow ? any_sees - p.window : 0;
   const bool idle = warp_first >= queries;
+  const uint32_t* keeps[kProducts][2] = {};  // the lane's query rows' bits
+  if constexpr (kKept) {
+#pragma unroll
+    for (int m = 0; m < kProducts; ++m) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int32_t query = min(warp_first + m * 16 + h * 8 + lane / 4, last);
+        keeps[m][h] = p.kept.Of(head, query / p.kept.query_rows);
+      }
+    }
+  }
   const uint32_t own_queries =
       SharedAddress(query_tile) + warp * Shape::kWarpQueries * Shape::kQueryBytes;
   int32_t count = 0;
@@ -356,7 +395,18 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
     const uint32_t stage = stages + count % Shape::kStages * Shape::kStageBytes;
     if (!idle && begin < any_sees) {
       TileLimits<kWindow> limits;
-      if (begin + kKvRows <= all_see && begin >= all_from) {
+      const int32_t block = begin / KeptBlocks::kRows;
+      const auto kept = [&](int m, int h) {
+        return !kKept || (keeps[m][h][block / 32] >> block % 32 & 1) != 0;
+      };
+      bool whole = begin + kKvRows <= all_see && begin >= all_from;
+      if constexpr (kKept) {
+        bool all_keep = true;
+#pragma unroll
+        for (int m = 0; m < kProducts; ++m) all_keep = all_keep && kept(m, 0) && kept(m, 1);
+        whole = __all_sync(kAll, all_keep) && whole;
+      }
+      if (whole) {
         AttendTile<kHeadDim, false, kWindow>(own_queries, stage, limits, &state);
       } else {
         limits.sink = sink - begin;
@@ -367,6 +417,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
             const int32_t query = warp_first + m * 16 + h * 8 + lane / 4;
             limits.below[m][h] = past + query / a.group + 1 - begin;
             limits.from[m][h] = limits.below[m][h] - p.window;
+            if (!kept(m, h)) limits.below[m][h] = 0;
           }
         }
         AttendTile<kHeadDim, true, kWindow>(own_queries, stage, limits, &state);
@@ -381,36 +432,39 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
   StoreOutputs<kHeadDim>(a, first_row, head, warp_first, queries, state);
 }
 
-template <int kHeadDim, bool kWindow>
+template <int kHeadDim, Rows kRows>
 void Launch(CudaStream& stream, const TiledProblem& problem) {
   using Shape = TiledShape<kHeadDim>;
-  static const size_t most = AllowSharedMemory(TiledKernel<kHeadDim, kWindow>);
+  static const size_t most = AllowSharedMemory(TiledKernel<kHeadDim, kRows>);
   LC_CHECK(Shape::kBytes <= most, "a GPU with too little shared memory");
   const int64_t queries = int64_t{problem.step.max_rows} * problem.arrays.group;
-  const dim3 grid(static_cast<unsigned>(problem.kv_heads),
+  const dim3 grid(static_cast<unsigned>(problem.arrays.q_heads / problem.arrays.group),
                   static_cast<unsigned>((queries + Shape::kQueries - 1) / Shape::kQueries),
                   static_cast<unsigned>(problem.step.capacity));
   LC_CHECK(grid.y <= 65535 && grid.z <= 65535, "too many queries in one step");
-  TiledKernel<kHeadDim, kWindow><<<grid, kThreads, Shape::kBytes, stream.handle()>>>(problem);
+  TiledKernel<kHeadDim, kRows><<<grid, kThreads, Shape::kBytes, stream.handle()>>>(problem);
   LC_CUDA_LAUNCHED();
 }
 
-template <bool kWindow>
+template <Rows kRows>
 void Attend(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
             int32_t window, const AttentionOperands& operands) {
   TiledProblem p;
   p.step = step;
   p.access = TableAccess(table);
-  p.kv_heads = static_cast<int32_t>(kv_heads);
   p.window = window;
+  p.kept = operands.kept;
+  LC_CHECK(p.kept.words <= kMostWords, "a context too long for kept blocks");
   p.arrays = AttentionArrays(operands, kv_heads, table.format.head_dim);
+  p.group = p.arrays.group;
+  if (kRows == Rows::kKept) p.arrays.group = 1;
   CudaStream& cuda = AsCuda(stream);
   if (p.arrays.head_dim <= 64) {
-    Launch<64, kWindow>(cuda, p);
+    Launch<64, kRows>(cuda, p);
   } else if (p.arrays.head_dim <= 128) {
-    Launch<128, kWindow>(cuda, p);
+    Launch<128, kRows>(cuda, p);
   } else {
-    Launch<256, kWindow>(cuda, p);
+    Launch<256, kRows>(cuda, p);
   }
 }
 
@@ -418,13 +472,17 @@ void Attend(Stream& stream, const StepView& step, int64_t kv_heads, const RowTab
 
 void TiledAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                     const AttentionOperands& operands) {
-  Attend<false>(stream, step, kv_heads, table, 0, operands);
+  if (operands.kept.bits != nullptr) {
+    Attend<Rows::kKept>(stream, step, kv_heads, table, 0, operands);
+  } else {
+    Attend<Rows::kAll>(stream, step, kv_heads, table, 0, operands);
+  }
 }
 
 void TiledWindowAttention(Stream& stream, const StepView& step, int64_t kv_heads,
                           const RowTable& table, int32_t window,
                           const AttentionOperands& operands) {
-  Attend<true>(stream, step, kv_heads, table, window, operands);
+  Attend<Rows::kWindow>(stream, step, kv_heads, table, window, operands);
 }
 
 }  // namespace litecache::ops::cuda

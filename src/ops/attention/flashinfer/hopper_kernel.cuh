@@ -69,6 +69,7 @@ struct StepTiles {
     StepView step;
     const int32_t* list_of_head = nullptr;
     int32_t group = 0;
+    DeviceKeptBlocks kept;
   };
 
   struct WorkTileInfo {
@@ -99,6 +100,14 @@ struct StepTiles {
     work.rows = sequence.rows;
     work.context = sequence.past + sequence.rows;
     work.valid = work.tile * kQueries < work.rows && p.list_of_head[work.kv_head] >= 0;
+    if (work.valid && p.kept.counts != nullptr) {
+      // Kept blocks are attended as if they were adjacent: the context is shorter by the others,
+      // all of which come before the rows that the causal mask cuts.
+      const int seen = min((work.tile + 1) * kQueries, work.rows) + sequence.past;
+      const int blocks = (seen + KeptBlocks::kRows - 1) / KeptBlocks::kRows;
+      const int kept = p.kept.counts[work.q_head * p.kept.query_blocks + work.tile];
+      work.context -= (blocks - kept) * KeptBlocks::kRows;
+    }
     return work;
   }
   template <bool kProducer = false>
@@ -129,6 +138,7 @@ struct PagedRows {
     const StepSequence* sequences = nullptr;
     TableAccess access;
     int32_t boxes = 0, box_rows = 0;  // of a tile
+    DeviceKeptBlocks kept;
     int window_left = -1;
     Scores additional_params;
   };
@@ -149,11 +159,16 @@ struct PagedRows {
   }
 
   // A box beyond the context repeats the tile's first box: any readable rows will do, because they
-  // are masked (K) or replaced (V).
-  static __device__ Box BoxOf(const Params& p, const RowList& list, int tile, int lane,
-                              int context) {
+  // are masked (K) or replaced (V). kept: the blocks of rows that the context consists of; null:
+  // all.
+  static __device__ Box BoxOf(const Params& p, const RowList& list, const uint16_t* kept, int tile,
+                              int lane, int context) {
     const int begin = tile * kRows + lane * p.box_rows;
-    const std::byte* row = list.Row(begin < context ? begin : tile * kRows);
+    int at = begin < context ? begin : tile * kRows;
+    if (kept != nullptr) {
+      at = kept[at / KeptBlocks::kRows] * KeptBlocks::kRows + at % KeptBlocks::kRows;
+    }
+    const std::byte* row = list.Row(at);
     const uint64_t units = (reinterpret_cast<uint64_t>(row) - kBase) >> 4;
     return {static_cast<int32_t>(units & 0x7fffffff), static_cast<int32_t>(units >> 31)};
   }
@@ -222,8 +237,12 @@ struct PagedRows {
       }
       ++write_v;
     };
+    const uint16_t* kept = nullptr;
+    if (p.kept.lists != nullptr) {
+      kept = p.kept.lists + int64_t{q_head * p.kept.query_blocks + query_tile} * p.kept.list_size;
+    }
     int t = get_num_kv_tiles(p, query_tile, rows, context) - 1;
-    Box box = BoxOf(p, list, t, lane, context);
+    Box box = BoxOf(p, list, kept, t, lane, context);
     load_k(box);
     // Waits until the warps that multiply have started.
     cutlass::arch::NamedBarrier::sync(Traits::NUM_MMA_THREADS + Traits::NUM_PRODUCER_THREADS,
@@ -239,7 +258,7 @@ struct PagedRows {
       }
     }
     for (; t > 0; --t) {
-      const Box next = BoxOf(p, list, t - 1, lane, context);
+      const Box next = BoxOf(p, list, kept, t - 1, lane, context);
       load_k(next);
       load_v(t, box);
       box = next;
@@ -339,6 +358,8 @@ void LaunchHopper(CudaStream& stream, const StepView& step, int64_t kv_heads, co
   rows.access = TableAccess(table);
   rows.sequences = step.sequences;
   rows.additional_params.scale = operands.scale;
+  rows.kept = operands.kept;
+  LC_CHECK(operands.kept.bits == nullptr || operands.kept.query_rows == Shape::kQueries);
   rows.queries =
       MakeMap(out.data, {static_cast<uint64_t>(out.cols), static_cast<uint64_t>(out.rows)},
               {static_cast<uint64_t>(out.stride) * sizeof(Value)},
@@ -356,8 +377,8 @@ void LaunchHopper(CudaStream& stream, const StepView& step, int64_t kv_heads, co
                                    out.stride, kHeadDim),
        nullptr, flashinfer::get_lse_gmem_layout(static_cast<int>(out.rows), operands.q_heads)},
       operands.sinks};
-  const typename Tiles::Params tiles{step, table.list_of_head,
-                                     operands.q_heads / static_cast<int32_t>(kv_heads)};
+  const typename Tiles::Params tiles{
+      step, table.list_of_head, operands.q_heads / static_cast<int32_t>(kv_heads), operands.kept};
   const auto kernel =
       flashinfer::PrefillWithKVCacheKernel<Rows, Outputs, Traits, false, true, Tiles>;
   static const size_t most = AllowSharedMemory(kernel);

@@ -1,0 +1,21 @@
+// Which prompts attend a part of their rows.
+#pragma once
+
+#include <cstdint>
+
+namespace litecache::ops {
+
+struct SparsePrefill {
+  static constexpr int64_t kLeastRows = 64;  // fewer queries gain less than their choice costs
+  static constexpr int64_t kLeastContext = 4096;
+
+  double mass = 1;                  // in (0, 1]; 1: all rows are attended
+  int64_t context = kLeastContext;  // chunks that end before this are attended whole
+
+  bool on() const { return mass < 1; }
+  bool Serves(int64_t past, int64_t rows) const {
+    return on() && rows >= kLeastRows && past + rows >= context;
+  }
+};
+
+}  // namespace litecache::ops
