@@ -21,7 +21,7 @@ class ShapeWeights final : public WeightStore {
   ShapeWeights(const WeightTypes& types, const WeightPlacement& placement, double experts, bool gpu,
                WeightBytes* counted)
       : types_(types), placement_(placement), experts_(experts), gpu_(gpu), counted_(*counted) {}
-  bool Has(const std::string&) const override { return true; }
+  bool Has(const std::string& name) const override { return types_.Has(name); }
   MatrixView Type(const std::string& name, int64_t rows, int64_t cols) const override {
     return types_.Of(name, rows, cols);
   }

@@ -46,6 +46,10 @@ class WeightTypes {
 
   // A view without data. name: Hugging Face's.
   MatrixView Of(const std::string& name, int64_t rows, int64_t cols) const;
+  // Whether the files have a tensor; without files, any.
+  bool Has(const std::string& name) const {
+    return checkpoint_ == nullptr || checkpoint_->Find(name).info != nullptr;
+  }
   // Where files have the rows of a matrix: those that gate the attention's output follow each
   // head's own in q_proj, in memory those of all heads; and Qwen3-Next has the projections of a
   // recurrent layer in two tensors, by key heads.
