@@ -160,7 +160,12 @@ void QuantizedMatrix::TakeCodes(const io::Checkpoint& checkpoint, const std::str
 }
 
 void QuantizedMatrix::TakeScales(const io::Checkpoint& checkpoint, const std::string& module) {
-  const std::string name = module + std::string(config_.scale_name);
+  std::string name = module + std::string(config_.scale_name);
+  // Some directories give the scale of a whole tensor the name of blocks' scales.
+  const std::string of_blocks = module + "weight_scale_inv";
+  if (config_.layout == Layout::kFp8 && checkpoint.Find(of_blocks).info != nullptr) {
+    name = of_blocks;
+  }
   const int64_t scale_rows = Pieces(rows_, scale_rows_);
   std::vector<int64_t> shape{scale_rows, groups_};
   if (transposed_) std::ranges::reverse(shape);

@@ -127,7 +127,8 @@ def write_int8(chance, rows, cols, size=-1, scales="BF16"):
     return {"weight": ("I8", (groups.codes - 128).astype(np.int8)), "weight_scale": (scales, groups.stored)}, groups.values
 
 
-def write_fp8(chance, rows, cols, block=None, per_row=False, scales="F32", scalar=False):
+def write_fp8(chance, rows, cols, block=None, per_row=False, scales="F32", scalar=False, as_blocks=False):
+    """as_blocks: the scale of the whole matrix is named as those of blocks, and has no dimension."""
     block_rows, block_cols = block or (1 if per_row else rows, cols)
     stored = chance.uniform(0.0005, 0.0015, (-(-rows // block_rows), -(-cols // block_cols))).astype(np.float32)
     if scales == "BF16":
@@ -137,6 +138,9 @@ def write_fp8(chance, rows, cols, block=None, per_row=False, scales="F32", scala
     codes = nearest_fp8(chance.normal(0, 100, (rows, cols)))
     tensors = {"weight": ("F8_E4M3", codes), "input_scale": ("F32", np.ones(1, np.float32)),
                "weight_scale_inv" if block else "weight_scale": (scales, stored.reshape(-1)[0:1] if scalar else stored)}
+    if as_blocks:
+        del tensors["input_scale"], tensors["weight_scale"]
+        tensors |= {"weight_scale_inv": (scales, stored[0, 0]), "activation_scale": ("F32", np.float32(0.5))}
     return tensors, fp8_values()[codes] * factors
 
 
@@ -171,6 +175,8 @@ MODELS = {
                                 blocks("Q8_0")),
     "fp8 per tensor": (fp8(weight_block_size=None, activation_scheme="static"), write_fp8, {"scalar": True}, 128, 160,
                        blocks("Q8_0")),
+    "fp8 per tensor, named as of blocks": (fp8(weight_block_size=None, activation_scheme="static"), write_fp8,
+                                           {"as_blocks": True}, 128, 160, blocks("Q8_0")),
     "float-quantized per channel": (compressed("float-quantized", "channel", 8), write_fp8,
                                     {"per_row": True, "scales": "BF16"}, 128, 203, blocks("Q8_0")),
     "float-quantized per tensor": (compressed("float-quantized", "tensor", 8), write_fp8, {"scalar": True}, 128, 160,
