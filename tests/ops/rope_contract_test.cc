@@ -25,6 +25,14 @@ TEST_F(RopeTest, MatchesDoublePrecisionUpToMillionsOfTokens) {
             std::pow(500000.0, -static_cast<double>(i) / static_cast<double>(half)));
       }
       const float scale = rows == 7 ? 1.0f : 1.25f;
+      // Steps of 1000 positions, one of which begins at positions[1].
+      const RopeGrowth growth = half % 3 == 0 ? RopeGrowth() : RopeGrowth{0.35f, 1000.0f};
+      if (rows > 1) positions[1] = 7000;
+      const auto scale_of = [&](int64_t r) {
+        const int64_t steps = positions[static_cast<size_t>(r)] / 1000;
+        const auto beta = static_cast<double>(growth.beta);
+        return scale * (1 + beta * std::log(1.0 + static_cast<double>(steps)));
+      };
       // The pair of elements that column c belongs to, and its angle's cosine and sine.
       const auto pair = [&](int64_t r, int64_t c) {
         const int64_t lower = c / (2 * half) * 2 * half + c % half;
@@ -42,20 +50,21 @@ TEST_F(RopeTest, MatchesDoublePrecisionUpToMillionsOfTokens) {
         const MatrixView got = OnDevice(x);
         const auto rotations =
             MatrixView::Of(Poisoned<float>(static_cast<size_t>(rows * 2 * half)), rows, 2 * half);
-        RopeRotations(*stream_, SpanOnDevice(positions), SpanOnDevice(inv_freq), scale, rotations);
+        RopeRotations(*stream_, SpanOnDevice(positions), SpanOnDevice(inv_freq), scale, rotations,
+                      growth);
         Rope(*stream_, got, rotations, heads);
         ExpectNear(
             got,
             [&](int64_t r, int64_t c) {
               const auto [a, b] = pair(r, c);
               const auto i = static_cast<size_t>(r * half + c % half);
-              return c % (2 * half) < half ? scale * (a * cosines[i] - b * sines[i])
-                                           : scale * (b * cosines[i] + a * sines[i]);
+              return c % (2 * half) < half ? scale_of(r) * (a * cosines[i] - b * sines[i])
+                                           : scale_of(r) * (b * cosines[i] + a * sines[i]);
             },
-            // A few units of f32: for sine and cosine, their scaling, two products and a sum.
+            // A few units of f32: for sine and cosine, their scale, two products and a sum.
             [&](int64_t r, int64_t c) {
               const auto [a, b] = pair(r, c);
-              return std::ldexp(6.0, -24) * scale * (std::abs(a) + std::abs(b));
+              return std::ldexp(9.0, -24) * scale_of(r) * (std::abs(a) + std::abs(b));
             });
       });
     }

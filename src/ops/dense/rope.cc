@@ -11,7 +11,8 @@
 namespace litecache::ops {
 
 void RopeRotations(Stream& stream, std::span<const int32_t> positions,
-                   std::span<const float> inv_freq, float scale, const MatrixView& rotations) {
+                   std::span<const float> inv_freq, float scale, const MatrixView& rotations,
+                   const RopeGrowth& growth) {
   LC_CHECK(rotations.dtype == DType::kF32);
   LC_CHECK(rotations.rows == static_cast<int64_t>(positions.size()) &&
                rotations.cols == 2 * static_cast<int64_t>(inv_freq.size()),
@@ -20,9 +21,10 @@ void RopeRotations(Stream& stream, std::span<const int32_t> positions,
   if (rotations.rows == 0) return;
   if constexpr (cuda::kAvailable) {
     if (cuda::RunsHere(stream))
-      return cuda::RopeRotations(stream, positions.data(), inv_freq.data(), scale, rotations);
+      return cuda::RopeRotations(stream, positions.data(), inv_freq.data(), scale, growth,
+                                 rotations);
   }
-  cpu::RopeRotations(AsCpu(stream).pool(), positions, inv_freq, scale, rotations);
+  cpu::RopeRotations(AsCpu(stream).pool(), positions, inv_freq, scale, growth, rotations);
 }
 
 void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads,

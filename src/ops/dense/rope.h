@@ -9,14 +9,21 @@
 
 namespace litecache::ops {
 
+// How the scale of rotations grows with positions: times 1 + beta * log(1 + floor(p / step)).
+struct RopeGrowth {
+  float beta = 0;
+  float step = 1;
+};
+
 // Computes the rotations of tokens at `positions`, the same for every layer and head of a step (a
 // sine and a cosine take as long as rotating twenty elements): rotations [T, 2 * half] f32,
 // contiguous, becomes {scale * cos a [half], scale * sin a [half]}, angle a = positions[t] *
 // inv_freq[i]. inv_freq [half] f32 comes from the model's RoPE scaling; scale is yarn's attention
-// factor (1 otherwise). Angles are computed in double, since positions reach 1M. On a CUDA stream
-// both spans are device memory.
+// factor (1 otherwise), times what `growth` says. Angles are computed in double, since positions
+// reach 1M. On a CUDA stream both spans are device memory.
 void RopeRotations(Stream& stream, std::span<const int32_t> positions,
-                   std::span<const float> inv_freq, float scale, const MatrixView& rotations);
+                   std::span<const float> inv_freq, float scale, const MatrixView& rotations,
+                   const RopeGrowth& growth = {});
 
 // Which dimensions of a head are rotated together, i < half: (i, i + half), or neighbours
 // (2 i, 2 i + 1).

@@ -54,16 +54,20 @@ HWY_EXPORT(RotateHeads);
 HWY_EXPORT(RotateNeighbours);
 
 void RopeRotations(ThreadPool& pool, std::span<const int32_t> positions,
-                   std::span<const float> inv_freq, float scale, const MatrixView& rotations) {
+                   std::span<const float> inv_freq, float scale, const RopeGrowth& growth,
+                   const MatrixView& rotations) {
   const auto half = static_cast<int64_t>(inv_freq.size());
   pool.ParallelFor(rotations.rows, RowGrain(64 * half), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
       float* cosines = rotations.Row<float>(t);
+      const int32_t position = positions[static_cast<size_t>(t)];
+      const float steps = std::floor(static_cast<float>(position) / growth.step);
+      const float grown = scale * (1 + growth.beta * std::log1p(steps));
       for (int64_t i = 0; i < half; ++i) {
-        const double angle = static_cast<double>(positions[static_cast<size_t>(t)]) *
-                             static_cast<double>(inv_freq[static_cast<size_t>(i)]);
-        cosines[i] = static_cast<float>(scale * std::cos(angle));
-        cosines[half + i] = static_cast<float>(scale * std::sin(angle));
+        const double angle =
+            static_cast<double>(position) * static_cast<double>(inv_freq[static_cast<size_t>(i)]);
+        cosines[i] = static_cast<float>(grown * std::cos(angle));
+        cosines[half + i] = static_cast<float>(grown * std::sin(angle));
       }
     }
   });

@@ -11,7 +11,8 @@
 namespace litecache::ops::cpu {
 
 void RopeRotations(ThreadPool& pool, std::span<const int32_t> positions,
-                   std::span<const float> inv_freq, float scale, const MatrixView& rotations);
+                   std::span<const float> inv_freq, float scale, const RopeGrowth& growth,
+                   const MatrixView& rotations);
 void Rope(ThreadPool& pool, const MatrixView& x, const MatrixView& rotations, int64_t heads,
           RopePairs pairs);
 

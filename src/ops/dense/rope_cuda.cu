@@ -38,7 +38,7 @@ __device__ inline void SinCos(double angle, float* sine, float* cosine) {
 
 // One thread per token and frequency.
 __global__ void RotationsKernel(const int32_t* positions, const float* inv_freq, float scale,
-                                float* rotations, int64_t stride, int64_t half) {
+                                RopeGrowth growth, float* rotations, int64_t stride, int64_t half) {
   LetNextKernelStart();
   WaitForKernelBefore();
   const int64_t i = int64_t{blockIdx.y} * kRotationThreads + threadIdx.x;
@@ -47,6 +47,9 @@ __global__ void RotationsKernel(const int32_t* positions, const float* inv_freq,
   float sine, cosine;
   SinCos(position * static_cast<double>(inv_freq[i]), &sine, &cosine);
   float* row = rotations + blockIdx.x * stride;
+  if (growth.beta != 0) {
+    scale *= 1 + growth.beta * log1pf(floorf(static_cast<float>(position) / growth.step));
+  }
   row[i] = scale * cosine;
   row[half + i] = scale * sine;
 }
@@ -180,14 +183,14 @@ __global__ void __launch_bounds__(kHeadThreads) RotateHeadsKernel(const RotateAr
 }  // namespace
 
 void RopeRotations(Stream& stream, const int32_t* positions, const float* inv_freq,
-                   float attention_factor, const MatrixView& rotations) {
+                   float attention_factor, const RopeGrowth& growth, const MatrixView& rotations) {
   LC_CHECK(rotations.dtype == DType::kF32 && rotations.cols % 2 == 0);
   const int64_t half = rotations.cols / 2;
   if (rotations.rows == 0 || half == 0) return;
   const dim3 grid(static_cast<unsigned>(rotations.rows),
                   static_cast<unsigned>((half + kRotationThreads - 1) / kRotationThreads));
   LaunchOverlapping(AsCuda(stream), RotationsKernel, grid, kRotationThreads, 0, positions, inv_freq,
-                    attention_factor, rotations.Row<float>(0), rotations.stride, half);
+                    attention_factor, growth, rotations.Row<float>(0), rotations.stride, half);
 }
 
 void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads,

@@ -13,7 +13,7 @@ namespace litecache::ops::cuda {
 // RopeRotations runs once per step, Rope in place for every x. positions [T] and inv_freq
 // [rotations.cols / 2] are device memory; inv_freq is f32.
 void RopeRotations(Stream& stream, const int32_t* positions, const float* inv_freq,
-                   float attention_factor, const MatrixView& rotations);
+                   float attention_factor, const RopeGrowth& growth, const MatrixView& rotations);
 void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads,
           RopePairs pairs);
 // One launch for every three parts, with up to 256 rotated dimensions; a part whose heads are
