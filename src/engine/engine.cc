@@ -269,9 +269,9 @@ class LoadingBar {
 std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptions& options) {
   Parts parts = Begin(options, model);
   parts.directory = io::ResolveModel(model);
-  parts.identity = [directory = parts.directory] {
+  parts.identity = [directory = parts.directory, context = options.max_context] {
     // The fingerprint only samples the weights; file times reveal changes between the samples.
-    return model::Fingerprint(directory) + " " + io::Checkpoint(directory).FileVersions();
+    return model::Fingerprint(directory, context) + " " + io::Checkpoint(directory).FileVersions();
   };
   const auto config = model::ModelConfig::FromModel(parts.directory);
   // Small files come first: their errors appear at once, not after gigabytes have been read.

@@ -235,6 +235,7 @@ model::LoadOptions WeightOptions(const EngineOptions& options) {
           .quantization = model::Quantization::Parse(options.quantize),
           .weights_on_device = options.weights_on_device,
           .experts_on_device = options.experts_on_device,
+          .max_context = options.max_context,
           .progress = {}};
 }
 

@@ -91,6 +91,8 @@ ModelConfig ParseConfig(const nlohmann::json& whole, const std::string& name) {
   const auto bos = fields.IntOrInts("bos_token_id", -1, std::numeric_limits<int32_t>::max());
   if (!bos.empty()) config.bos_id = static_cast<int32_t>(bos.front());
   spec.parse(fields, config);
+  CheckLongRope(fields, config);
+  config.LimitContext(config.max_context);
   return config;
 }
 
@@ -133,6 +135,11 @@ int64_t CountParameters(const ModelConfig& c, int64_t experts) {
 }
 
 }  // namespace
+
+void ModelConfig::LimitContext(int64_t context) {
+  if (static_cast<double>(context) > rope.original_context || rope.short_factors.empty()) return;
+  rope.factors = rope.short_factors;
+}
 
 void ModelConfig::KeepLayers(int64_t count) {
   layers = count;

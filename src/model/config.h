@@ -38,7 +38,7 @@ enum class Family {
   kOpt
 };
 
-enum class RopeScaling { kNone, kLinear, kLlama3, kYarn, kFactors };
+enum class RopeScaling { kNone, kLinear, kLlama3, kYarn, kLongRope, kFactors };
 
 // RoPE parameters, from `rope_scaling` or the newer `rope_parameters`; all are resolved, so that
 // frequencies can be computed without the rest of the config.
@@ -53,12 +53,17 @@ struct RopeConfig {
   // yarn
   double beta_fast = 32.0;
   double beta_slow = 1.0;
-  double attention_factor = 0;  // 0: derived as Transformers does
+  double attention_factor = 0;  // 0: derived as Transformers does; of longrope, too
   double mscale = 0;
   double mscale_all_dim = 0;
   bool truncate = true;
-  // kFactors: a divisor for each frequency [head_dim / 2]; GGUF has Llama 3's scaling so.
+  // kFactors, kLongRope: a divisor for each frequency [head_dim / 2]; GGUF has Llama 3's scaling
+  // so.
   std::vector<float> factors;
+  // kLongRope: the divisors where no position is beyond original_context.
+  std::vector<float> short_factors;
+  // A query at position p is times 1 + query_growth * log(1 + floor(p / original_context)).
+  double query_growth = 0;
 };
 
 // The norms of a layer, by their names in the checkpoint; empty: there is none. Those of outputs
@@ -169,6 +174,8 @@ struct ModelConfig {
   kv::Layout kv_layout(DType dtype) const {
     return {layers, q_heads, kv_heads, head_dim, dtype, hidden, window, windowed, delta, recurrent};
   }
+  // Chooses what a model is that never has more than `context` tokens: longrope's factors.
+  void LimitContext(int64_t context);
   // Drops all layers but the first `count`.
   void KeepLayers(int64_t count);
   // Number of weights; tied embeddings count once.
@@ -189,7 +196,7 @@ struct ModelConfig {
 // "llama", "mistral", ...
 std::string_view Name(Family family);
 
-// Inverse frequencies [head_dim / 2] and attention factor after scaling (linear, llama3, yarn).
+// Inverse frequencies [head_dim / 2] and attention factor after scaling.
 struct RopeTable {
   std::vector<float> inv_freq;
   float attention_factor = 1.0f;

@@ -65,11 +65,16 @@ void RefuseWindow(const io::JsonFields& fields, const ModelConfig& config);
 void ParseRotaryShare(const io::JsonFields& fields, std::optional<double> default_share,
                       ModelConfig& config);
 
+// Throws FileError if longrope's factors are not as many as the frequencies of a head.
+void CheckLongRope(const io::JsonFields& fields, const ModelConfig& config);
+
 // RoPE from `rope_theta` and `rope_scaling`, or from `rope_parameters`. max_positions is
-// max_position_embeddings, which yarn and llama3 fall back to. layer_type: of which layers, where
-// `rope_parameters` tells them apart; empty: such a config is refused.
+// max_position_embeddings, which yarn, llama3 and longrope fall back to. layer_type: of which
+// layers, where `rope_parameters` tells them apart; empty: such a config is refused.
 RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions,
                      std::string_view layer_type = "", double default_theta = 10000);
+// How the scale of queries grows, from `llama_4_scaling_beta` beside RoPE's parameters.
+void ParseQueryGrowth(const io::JsonFields& fields, RopeConfig& rope);
 // RoPE of layers with a window, in families where it is not scaled.
 RopeConfig ParseWindowRope(const io::JsonFields& fields, int64_t max_positions,
                            double default_theta);

@@ -53,6 +53,34 @@ void ParseLlama3(const io::JsonFields& parameters, RopeConfig& rope) {
   }
 }
 
+// A divisor for each frequency.
+std::vector<float> LongRopeFactors(const io::JsonFields& parameters, std::string_view key) {
+  const nlohmann::json* list = parameters.Find(key);
+  if (list == nullptr || !list->is_array()) {
+    parameters.Fail(key, "must be a list of numbers, one for each frequency");
+  }
+  std::vector<float> factors;
+  for (const nlohmann::json& item : *list) {
+    const double factor = item.is_number() ? item.get<double>() : 0;
+    if (!(factor >= 1e-6 && factor <= kMaxFactor)) {
+      parameters.Fail(key, fmt::format("must be numbers from 1e-6 to {:g}", kMaxFactor));
+    }
+    factors.push_back(static_cast<float>(factor));
+  }
+  return factors;
+}
+
+void ParseLongRope(const io::JsonFields& parameters, int64_t max_positions, RopeConfig& rope) {
+  rope.factors = LongRopeFactors(parameters, "long_factor");
+  rope.short_factors = LongRopeFactors(parameters, "short_factor");
+  rope.factor = Positive(parameters, "factor", kMaxFactor,
+                         static_cast<double>(max_positions) / rope.original_context);
+  rope.attention_factor = Positive(parameters, "attention_factor", 1e6, 0);
+  if (rope.original_context < 2) {
+    parameters.Fail("original_max_position_embeddings", "must be above 1 for longrope");
+  }
+}
+
 }  // namespace
 
 RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions,
@@ -91,11 +119,15 @@ RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions,
   } else if (type == "llama3") {
     rope.scaling = RopeScaling::kLlama3;
     ParseLlama3(*parameters, rope);
+  } else if (type == "longrope" || type == "su" ||
+             (type == "yarn" && parameters->Has("long_factor"))) {  // old names
+    rope.scaling = RopeScaling::kLongRope;
+    ParseLongRope(*parameters, max_positions, rope);
   } else if (type == "yarn") {
     rope.scaling = RopeScaling::kYarn;
     ParseYarn(*parameters, max_positions, rope);
   } else {
-    parameters->Refuse(type_key, "default, linear, llama3 and yarn are supported");
+    parameters->Refuse(type_key, "default, linear, llama3, yarn and longrope are supported");
   }
   return rope;
 }
@@ -128,6 +160,21 @@ void ParseRotaryShare(const io::JsonFields& fields, std::optional<double> defaul
   if (config.rotary_dim < 2 || config.rotary_dim > config.head_dim || config.rotary_dim % 2 != 0) {
     place.Fail(kKey, fmt::format("must leave an even number of a head's {} dimensions to rotate",
                                  config.head_dim));
+  }
+}
+
+void CheckLongRope(const io::JsonFields& fields, const ModelConfig& config) {
+  const auto pairs = static_cast<size_t>(config.rotated() / 2);
+  const char* const key = fields.Has("rope_scaling") ? "rope_scaling" : "rope_parameters";
+  for (const RopeConfig* rope :
+       {&config.rope, config.window_rope ? &*config.window_rope : nullptr}) {
+    if (rope == nullptr || rope->scaling != RopeScaling::kLongRope) continue;
+    if (rope->factors.size() != pairs || rope->short_factors.size() != pairs) {
+      fields.Fail(key,
+                  fmt::format("long_factor and short_factor must have {} elements, one for each "
+                              "pair of rotated dimensions",
+                              pairs));
+    }
   }
 }
 

@@ -27,6 +27,8 @@ struct LoadOptions {
   // The share of each layer's experts of which there are copies in GPU memory; below 1, all of them
   // are in pinned host memory.
   double experts_on_device = 1;
+  // The most tokens that a sequence will have; 0: the model's own context.
+  int64_t max_context = 0;
   // Called with bytes done and bytes total while weights are read; may throw to cancel.
   std::function<void(int64_t done, int64_t total)> progress;
 };

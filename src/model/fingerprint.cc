@@ -81,8 +81,10 @@ std::string Describe(const ModelConfig& c) {
 
 }  // namespace
 
-std::string Fingerprint(const std::filesystem::path& model) {
-  uint64_t hash = Fnv1a(Describe(ModelConfig::FromModel(model)));
+std::string Fingerprint(const std::filesystem::path& model, int64_t max_context) {
+  ModelConfig config = ModelConfig::FromModel(model);
+  if (max_context > 0) config.LimitContext(max_context);
+  uint64_t hash = Fnv1a(Describe(config));
   const io::Checkpoint checkpoint(model);
   for (const std::string& name : checkpoint.TensorNames()) {
     const io::Checkpoint::Tensor tensor = checkpoint.Find(name);

@@ -1,6 +1,7 @@
 // Identifies the model that a file of measurements belongs to.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -11,7 +12,8 @@ namespace litecache::model {
 // shape and 16 samples of 64 bytes spread over its data. Weights in other shards have the same
 // fingerprint. Reads 1 KiB per tensor, whatever the model's size: a model of 300 tensors touches
 // 4,800 pages of its files. It notices fine-tuning, which changes all weights, but not one changed
-// weight. Throws what ModelConfig::FromModel and io::Checkpoint throw.
-std::string Fingerprint(const std::filesystem::path& model);
+// weight. max_context: as in LoadOptions; it matters where it chooses how the model computes.
+// Throws what ModelConfig::FromModel and io::Checkpoint throw.
+std::string Fingerprint(const std::filesystem::path& model, int64_t max_context = 0);
 
 }  // namespace litecache::model

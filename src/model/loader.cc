@@ -72,6 +72,7 @@ std::unique_ptr<ExpertStore> MakeExpertStore(Device& device, const ModelConfig& 
 std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path& model,
                                      const LoadOptions& options) {
   ModelConfig config = ModelConfig::FromModel(model);
+  if (options.max_context > 0) config.LimitContext(options.max_context);
   const bool gpu = device.type() == DeviceType::kCuda;
   const auto checkpoint = std::make_shared<const io::Checkpoint>(model, config.experts.stacked);
   const WeightTypes types(config, options.dtype, options.quantization, checkpoint);

@@ -77,6 +77,12 @@ float YarnAttentionFactor(const RopeConfig& rope) {
   return static_cast<float>(scale(1));
 }
 
+float LongRopeAttentionFactor(const RopeConfig& rope) {
+  if (rope.attention_factor != 0) return static_cast<float>(rope.attention_factor);
+  if (rope.factor <= 1) return 1;
+  return static_cast<float>(std::sqrt(1 + std::log(rope.factor) / std::log(rope.original_context)));
+}
+
 }  // namespace
 
 RopeTable MakeRopeTable(const RopeConfig& rope, int64_t head_dim) {
@@ -95,6 +101,13 @@ RopeTable MakeRopeTable(const RopeConfig& rope, int64_t head_dim) {
     case RopeScaling::kYarn:
       ScaleYarn(rope, head_dim, frequencies, table.inv_freq);
       table.attention_factor = YarnAttentionFactor(rope);
+      break;
+    case RopeScaling::kLongRope:
+      LC_CHECK(rope.factors.size() == table.inv_freq.size());
+      for (size_t i = 0; i < rope.factors.size(); ++i) {
+        table.inv_freq[i] = 1.0f / (rope.factors[i] * frequencies[i]);
+      }
+      table.attention_factor = LongRopeAttentionFactor(rope);
       break;
     case RopeScaling::kFactors:
       LC_CHECK(rope.factors.size() == table.inv_freq.size());

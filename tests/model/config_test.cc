@@ -44,9 +44,6 @@ TEST(ConfigTest, ReadsPublishedConfigs) {
 }
 
 TEST(ConfigTest, RefusesWhatFamiliesDoNotSupport) {
-  EXPECT_ERROR(Parse(With(OfFamily("Phi3ForCausalLM"), "rope_scaling",
-                          {{"type", "longrope"}, {"short_factor", {1.0}}})),
-               Unsupported, "rope_scaling.type", "longrope");
   for (const double share : {0.0, 1.5, 0.03}) {  // 0.03 * 128: three dimensions
     EXPECT_ERROR(Parse(With(OfFamily("Glm4ForCausalLM"), "partial_rotary_factor", share)),
                  FileError, "partial_rotary_factor", "128");
@@ -126,7 +123,7 @@ TEST(ConfigTest, RefusesWhatIsNotSupported) {
   EXPECT_ERROR(Parse(With(Opt(), "layer_norm_elementwise_affine", false)), Unsupported,
                "layer_norm_elementwise_affine");
   EXPECT_ERROR(Parse(With(Opt(), "num_attention_heads", 4096)), Unsupported, "head_dim = 1");
-  for (const char* type : {"dynamic", "longrope", "su", "mrope"}) {
+  for (const char* type : {"dynamic", "mrope"}) {
     EXPECT_ERROR(Parse(With(Llama(), "rope_scaling", {{"rope_type", type}, {"factor", 2}})),
                  Unsupported, "rope_scaling.rope_type", type, "llama3");
     EXPECT_ERROR(Parse(With(Llama(), "rope_scaling", {{"type", type}, {"factor", 2}})), Unsupported,

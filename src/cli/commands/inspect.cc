@@ -40,6 +40,8 @@ std::string_view Name(model::RopeScaling scaling) {
       return "llama3";
     case model::RopeScaling::kYarn:
       return "yarn";
+    case model::RopeScaling::kLongRope:
+      return "longrope";
     case model::RopeScaling::kFactors:
       return "factors";
   }
