@@ -219,15 +219,6 @@ void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t d
   config.max_context = StretchedContext(config.rope, config.max_context);
 }
 
-void RefuseWindow(const io::JsonFields& fields, const ModelConfig& config) {
-  const auto window = fields.Int("sliding_window", 1, kMaxContext);
-  if (window && *window < config.max_context) {
-    fields.Refuse(
-        "sliding_window",
-        fmt::format("every token attends the whole context of {} tokens", config.max_context));
-  }
-}
-
 std::optional<std::vector<std::string>> ParseLayerTypes(const io::JsonFields& fields,
                                                         const ModelConfig& config) {
   auto types = fields.Strings("layer_types");

@@ -58,9 +58,6 @@ void RefuseSlidingLayers(const io::JsonFields& fields);
 // Windows of Qwen's configs (qwen2.cc).
 void ParseQwenWindows(const io::JsonFields& fields, ModelConfig& config);
 
-// Throws Unsupported if `sliding_window` is below the context.
-void RefuseWindow(const io::JsonFields& fields, const ModelConfig& config);
-
 // rotary_dim from `partial_rotary_factor`; config.head_dim is known.
 void ParseRotaryShare(const io::JsonFields& fields, std::optional<double> default_share,
                       ModelConfig& config);

@@ -1,4 +1,4 @@
-// SmolLM3: every fourth layer has no RoPE.
+// SmolLM3: every fourth layer has no RoPE, and may have a window.
 #include <vector>
 
 #include "model/config_fields.h"
@@ -10,8 +10,6 @@ namespace {
 
 void ParseSmolLm3(const io::JsonFields& fields, ModelConfig& config) {
   ParseRmsFamily(fields, config);
-  RefuseSlidingLayers(fields);
-  if (fields.Bool("use_sliding_window").value_or(false)) RefuseWindow(fields, config);
   config.tie_embeddings = fields.Bool("tie_word_embeddings").value_or(true);
   config.attention_bias = fields.Bool("attention_bias").value_or(false);
   config.attention_output_bias = config.attention_bias;
@@ -27,6 +25,8 @@ void ParseSmolLm3(const io::JsonFields& fields, ModelConfig& config) {
     config.unrotated.push_back(rotated.empty() ? (i + 1) % interval == 0
                                                : rotated[static_cast<size_t>(i)] == 0);
   }
+  if (!fields.Bool("use_sliding_window").value_or(false)) return RefuseSlidingLayers(fields);
+  ParseWindows(fields, config, [&](int64_t layer) { return !config.rotates(layer); });
 }
 
 }  // namespace
