@@ -60,6 +60,7 @@ nlohmann::json TextConfig(const nlohmann::json& document) {
   const auto list = document.find("architectures");
   if (list == document.end() || !list->is_array() || list->empty()) return document;
   if (list->front() == "Gemma3ForConditionalGeneration") return GemmaTextConfig(document);
+  if (list->front() == "Mistral3ForConditionalGeneration") return MistralTextConfig(document);
   for (const auto& [whole, text] :
        {std::pair("Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"),
         {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"}}) {

@@ -18,6 +18,8 @@ namespace litecache::model {
 enum class Family {
   kLlama,
   kMistral,
+  kMinistral,
+  kMinistral3,
   kQwen2,
   kQwen3,
   kOlmo2,

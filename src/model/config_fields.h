@@ -82,6 +82,9 @@ nlohmann::json InnerTextConfig(const nlohmann::json& document, const char* archi
 // The config of the language model in that of Gemma 3 with images (gemma3.cc).
 nlohmann::json GemmaTextConfig(const nlohmann::json& document);
 
+// The config of the language model in that of Mistral's models with images (llama.cc).
+nlohmann::json MistralTextConfig(const nlohmann::json& document);
+
 // The context after scaling, at most kMaxContext.
 int64_t StretchedContext(const RopeConfig& rope, int64_t max_positions);
 

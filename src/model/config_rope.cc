@@ -143,6 +143,16 @@ RopeConfig ParseWindowRope(const io::JsonFields& fields, int64_t max_positions,
   return rope;
 }
 
+void ParseQueryGrowth(const io::JsonFields& fields, RopeConfig& rope) {
+  constexpr const char* kKey = "llama_4_scaling_beta";
+  const auto parameters = FindParameters(fields);
+  if (!parameters) return;
+  rope.query_growth = parameters->Number(kKey, 0, 1e3).value_or(0);
+  if (rope.query_growth != 0 && rope.original_context == 0) {
+    parameters->Fail(kKey, "needs original_max_position_embeddings and a rope_type that has it");
+  }
+}
+
 void ParseRotaryShare(const io::JsonFields& fields, std::optional<double> default_share,
                       ModelConfig& config) {
   constexpr const char* kKey = "partial_rotary_factor";

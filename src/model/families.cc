@@ -8,10 +8,10 @@ namespace litecache::model {
 
 std::span<const FamilySpec> Families() {
   static const std::vector<FamilySpec> kFamilies = {
-      kLlamaSpec,     kMistralSpec,  kQwen2Spec,    kQwen3Spec,   kOlmo2Spec,
-      kPhi3Spec,      kSmolLm3Spec,  kGlm4Spec,     kGraniteSpec, kOlmo3Spec,
-      kGemma3Spec,    kQwen2MoeSpec, kQwen3MoeSpec, kQwen3_5Spec, kQwen3_5MoeSpec,
-      kQwen3NextSpec, kOlmoeSpec,    kMixtralSpec,  kGptOssSpec,  kOptSpec};
+      kLlamaSpec,  kMistralSpec,  kMinistralSpec, kMinistral3Spec, kQwen2Spec,      kQwen3Spec,
+      kOlmo2Spec,  kPhi3Spec,     kSmolLm3Spec,   kGlm4Spec,       kGraniteSpec,    kOlmo3Spec,
+      kGemma3Spec, kQwen2MoeSpec, kQwen3MoeSpec,  kQwen3_5Spec,    kQwen3_5MoeSpec, kQwen3NextSpec,
+      kOlmoeSpec,  kMixtralSpec,  kGptOssSpec,    kOptSpec};
   return kFamilies;
 }
 
@@ -28,6 +28,10 @@ std::string_view Name(Family family) {
       return "llama";
     case Family::kMistral:
       return "mistral";
+    case Family::kMinistral:
+      return "ministral";
+    case Family::kMinistral3:
+      return "ministral3";
     case Family::kQwen2:
       return "qwen2";
     case Family::kQwen3:

@@ -28,6 +28,8 @@ const FamilySpec& SpecOf(Family family);
 
 extern const FamilySpec kLlamaSpec;       // llama.cc
 extern const FamilySpec kMistralSpec;     // llama.cc
+extern const FamilySpec kMinistralSpec;   // llama.cc
+extern const FamilySpec kMinistral3Spec;  // llama.cc
 extern const FamilySpec kQwen2Spec;       // qwen2.cc
 extern const FamilySpec kQwen3Spec;       // qwen3.cc
 extern const FamilySpec kOlmo2Spec;       // olmo2.cc

@@ -30,6 +30,9 @@ std::string Describe(const ModelConfig& c) {
     for (const float frequency : rope.inv_freq) text += fmt::format(",{}", frequency);
   }
   // Only what differs, so that fingerprints of models without it stay the same.
+  if (c.rope.query_growth != 0) {
+    text += fmt::format(" growth={}/{}", c.rope.query_growth, c.rope.original_context);
+  }
   if (c.wide_qk_norm) text += " wide_qk_norm";
   if (c.rotary_neighbours) text += " neighbours";
   if (c.rotated() != c.head_dim) text += fmt::format(" rotated={}", c.rotated());

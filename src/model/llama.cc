@@ -1,4 +1,4 @@
-// Llama 2, 3, 3.1, 3.2, Mistral and Mixtral.
+// Llama 2, 3, 3.1, 3.2, Mistral, Ministral, Mixtral.
 #include "model/config_fields.h"
 #include "model/families.h"
 #include "model/transformer.h"
@@ -19,6 +19,11 @@ void ParseMistral(const io::JsonFields& fields, ModelConfig& config) {
   ParseWindows(fields, config);
 }
 
+void ParseMinistral3(const io::JsonFields& fields, ModelConfig& config) {
+  ParseMistral(fields, config);
+  ParseQueryGrowth(fields, config.rope);
+}
+
 void ParseMixtral(const io::JsonFields& fields, ModelConfig& config) {
   ParseMistral(fields, config);
   config.experts = ParseExperts(fields, "num_local_experts", "intermediate_size");
@@ -30,9 +35,20 @@ void ParseMixtral(const io::JsonFields& fields, ModelConfig& config) {
 
 }  // namespace
 
+nlohmann::json MistralTextConfig(const nlohmann::json& document) {
+  nlohmann::json text = InnerTextConfig(document, "MistralForCausalLM");
+  // Which of Mistral's families it is, only its type says.
+  if (text.contains("model_type")) text.erase("architectures");
+  return text;
+}
+
 const FamilySpec kLlamaSpec = {Family::kLlama, "LlamaForCausalLM", ParseLlama, BuildTransformer};
 const FamilySpec kMistralSpec = {Family::kMistral, "MistralForCausalLM", ParseMistral,
                                  BuildTransformer};
+const FamilySpec kMinistralSpec = {Family::kMinistral, "MinistralForCausalLM", ParseMistral,
+                                   BuildTransformer};
+const FamilySpec kMinistral3Spec = {Family::kMinistral3, "Ministral3ForCausalLM", ParseMinistral3,
+                                    BuildTransformer};
 const FamilySpec kMixtralSpec = {Family::kMixtral, "MixtralForCausalLM", ParseMixtral,
                                  BuildTransformer};
 

@@ -67,12 +67,14 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       layers_.push_back(TakeLayer(i, fmt::format("{}layers.{}.", prefix, i)));
     }
     final_norm_ = Norm(prefix + "norm", c.hidden);
+    constexpr const char* kHead = "lm_head.weight";
     const DType dtype = layers_.front().o.weight.dtype;
     if (c.tie_embeddings) {
       head_ = embedding_;
       FinishWeights(dtype, {});
     } else {
-      head_ = weights().Matrix("lm_head.weight", c.vocab, c.hidden);
+      head_ =
+          weights().Matrix(FindPrefix({"", "language_model."}, kHead) + kHead, c.vocab, c.hidden);
       FinishWeights(dtype, {embedding_});
     }
   }
@@ -88,6 +90,11 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
              TransformerActivations a, const MatrixView& logits) override {
     Rotations(stream, rope_, inputs.positions, a.rotations);
     if (window_rope_) Rotations(stream, *window_rope_, inputs.positions, a.window_rotations);
+    if (a.query_rotations.rows > 0) {
+      const ops::RopeGrowth growth = {static_cast<float>(config().rope.query_growth),
+                                      static_cast<float>(config().rope.original_context)};
+      Rotations(stream, rope_, inputs.positions, a.query_rotations, growth);
+    }
     ops::Embedding(stream, embedding_, inputs.tokens, a.x);
     if (config().embedding_scale != 1) ops::Scale(stream, EmbeddingScale(), a.x);
     for (int64_t i = 0; i < config().layers; ++i) {
@@ -140,12 +147,17 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     return config().weight_dtype == DType::kBF16 ? static_cast<float>(bf16(scale)) : scale;
   }
   static void Rotations(Stream& stream, const DeviceRopeTable& rope,
-                        std::span<const int32_t> positions, const MatrixView& rotations) {
-    ops::RopeRotations(stream, positions, rope.inv_freq(), rope.attention_factor(), rotations);
+                        std::span<const int32_t> positions, const MatrixView& rotations,
+                        const ops::RopeGrowth& growth = {}) {
+    ops::RopeRotations(stream, positions, rope.inv_freq(), rope.attention_factor(), rotations,
+                       growth);
   }
-  // The rotations of a layer's positions.
+  // The rotations of a layer's positions, of its keys and of its queries.
   const MatrixView& RotationsOf(int64_t index, const TransformerActivations& a) const {
     return window_rope_ && config().has_window(index) ? a.window_rotations : a.rotations;
+  }
+  const MatrixView& QueryRotationsOf(int64_t index, const TransformerActivations& a) const {
+    return a.query_rotations.rows > 0 ? a.query_rotations : RotationsOf(index, a);
   }
   const DeviceRopeTable& RopeOf(int64_t index) const {
     return window_rope_ && config().has_window(index) ? *window_rope_ : rope_;
@@ -257,7 +269,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
 
   // The steps after layer `index`'s projection to queries and keys: norms and RoPE.
   void Rotate(Stream& stream, int64_t index, const MatrixView& rotations,
-              std::initializer_list<ops::ProjectedHeads> parts) const {
+              std::span<const ops::ProjectedHeads> parts) const {
     const bool wide = config().wide_qk_norm, rotates = config().rotates(index);
     if (wide || !rotates) {
       for (const auto& [x, heads, norm] : parts) {
@@ -268,8 +280,16 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       }
       return;
     }
-    ops::RotateHeads(stream, {parts.begin(), parts.size()}, Epsilon(),
-                     rotations.Rows(0, parts.begin()->x.rows), Pairs());
+    ops::RotateHeads(stream, parts, Epsilon(), rotations.Rows(0, parts.front().x.rows), Pairs());
+  }
+  // The same for queries and, as the last part, the layer's keys.
+  void RotateWithKeys(Stream& stream, int64_t index, const TransformerActivations& a,
+                      std::initializer_list<ops::ProjectedHeads> parts) const {
+    const std::span<const ops::ProjectedHeads> all(parts.begin(), parts.size());
+    const MatrixView &queries = QueryRotationsOf(index, a), &keys = RotationsOf(index, a);
+    if (&queries == &keys) return Rotate(stream, index, keys, all);
+    Rotate(stream, index, queries, all.first(all.size() - 1));
+    Rotate(stream, index, keys, all.last(1));
   }
   ops::RopePairs Pairs() const {
     return config().rotary_neighbours ? ops::RopePairs::kNeighbours : ops::RopePairs::kHalves;
@@ -319,7 +339,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     const MatrixView h = Normed(stream, a.x.Rows(0, rows), layer.attention_norm, a.h.Rows(0, rows));
     AwaitWeights(stream, index, LayerPart::kQuery);
     ops::Linear(stream, h, layer.q.weight, layer.q.bias, q);
-    Rotate(stream, index, RotationsOf(index, a), {Queries(layer, q)});
+    Rotate(stream, index, QueryRotationsOf(index, a), {{Queries(layer, q)}});
     cache.Prefetch(stream, index, step, q, Scale());
   }
 
@@ -336,7 +356,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     } else {
       Multiply(stream, h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
     }
-    Rotate(stream, index, RotationsOf(index, a), {Queries(layer, a.q), Keys(layer, a.k)});
+    RotateWithKeys(stream, index, a, {Queries(layer, a.q), Keys(layer, a.k)});
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
     cache.Attend(stream, index, step, a.q, a.k, a.v, SoftmaxOf(layer), a.attention);
     if (config().output_gate) ops::SigmoidMul(stream, a.output_gate, a.attention);
@@ -381,11 +401,10 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
               Part(next.q, both_next_q)});
     if (config().rotates(index) == config().rotates(predicted) &&
         &RotationsOf(index, a) == &RotationsOf(predicted, a)) {
-      Rotate(stream, index, RotationsOf(index, a),
-             {Queries(next, next_q), Queries(layer, q), Keys(layer, k)});
+      RotateWithKeys(stream, index, a, {Queries(next, next_q), Queries(layer, q), Keys(layer, k)});
     } else {
-      Rotate(stream, predicted, RotationsOf(predicted, a), {Queries(next, next_q)});
-      Rotate(stream, index, RotationsOf(index, a), {Queries(layer, q), Keys(layer, k)});
+      Rotate(stream, predicted, QueryRotationsOf(predicted, a), {{Queries(next, next_q)}});
+      RotateWithKeys(stream, index, a, {Queries(layer, q), Keys(layer, k)});
     }
     cache.Prefetch(stream, predicted, step, next_q, Scale());
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
@@ -402,7 +421,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     const auto rotations = MatrixView::Of(ProjectedRotations(stream, x.rows * config().rotated()),
                                           x.rows, config().rotated());
     Rotations(stream, RopeOf(index), positions, rotations);
-    Rotate(stream, index, rotations, {Keys(layer, k)});
+    Rotate(stream, index, rotations, {{Keys(layer, k)}});
   }
 
   // Memory for Project(): one buffer for each of the two streams that called it last.

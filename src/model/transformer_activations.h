@@ -19,6 +19,7 @@ namespace litecache::model {
 struct TransformerActivations {
   MatrixView rotations;         // [T, rotated dimensions of a head] f32, of RoPE
   MatrixView window_rotations;  // the same of layers with a window, if they have their own RoPE
+  MatrixView query_rotations;   // the same of queries, if they have their own scale
   MatrixView x;                 // [T, hidden] f32, residual stream
   MatrixView h;                 // [T, hidden] normed
   MatrixView q;                 // [T, q_width] f32
@@ -58,6 +59,7 @@ inline TransformerActivations PlaceTransformer(Arena& arena, const ModelConfig& 
                                                bool on_gpu, uint64_t expert_scratch) {
   TransformerActivations a;
   a.rotations = arena.Take(rows, config.rotated());
+  if (config.rope.query_growth != 0) a.query_rotations = arena.Take(rows, config.rotated());
   if (config.window_rope) a.window_rotations = arena.Take(rows, config.rotated());
   a.x = arena.Take(rows, config.hidden);
   a.h = arena.Take(rows, config.hidden, product);

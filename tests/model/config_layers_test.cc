@@ -71,6 +71,50 @@ TEST(ConfigTest, SlidingWindows) {
   EXPECT_ERROR(Parse(types), Unsupported, "layer_types", "linear_attention");
   types["layer_types"] = json::array({"full_attention"});
   EXPECT_ERROR(Parse(types), FileError, "layer_types", "8");
+  // In SmolLM3's layers without RoPE.
+  json smollm3 = With(OfFamily("SmolLM3ForCausalLM"), "sliding_window", 64);
+  EXPECT_EQ(windows(Parse(smollm3)), 0);
+  smollm3["use_sliding_window"] = true;
+  EXPECT_EQ(windows(Parse(smollm3)), 2);
+  EXPECT_TRUE(Parse(smollm3).has_window(3));
+  smollm3["layer_types"] = json::array({"sliding_attention"});
+  for (int i = 0; i < 7; ++i) smollm3["layer_types"].push_back("full_attention");
+  EXPECT_EQ(windows(Parse(smollm3)), 1);
+}
+
+TEST(ConfigTest, Mistral3) {
+  // Ministral 3 8B's config, shortened.
+  const json whole = json::parse(R"({"architectures": ["Mistral3ForConditionalGeneration"],
+      "dtype": "bfloat16", "model_type": "mistral3", "vision_config": {"hidden_size": 1024},
+      "quantization_config": {"activation_scheme": "static", "quant_method": "fp8",
+        "modules_to_not_convert": ["lm_head"], "weight_block_size": null},
+      "text_config": {"head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
+        "intermediate_size": 14336, "max_position_embeddings": 262144, "model_type": "ministral3",
+        "num_attention_heads": 32, "num_hidden_layers": 34, "num_key_value_heads": 8,
+        "rms_norm_eps": 1e-05, "sliding_window": null, "vocab_size": 131072,
+        "rope_parameters": {"beta_fast": 32.0, "beta_slow": 1.0, "factor": 16.0,
+          "llama_4_scaling_beta": 0.1, "mscale": 1.0, "mscale_all_dim": 1.0,
+          "original_max_position_embeddings": 16384, "rope_theta": 1000000.0, "rope_type": "yarn",
+          "type": "yarn"}}})");
+  const ModelConfig config = Parse(whole);
+  EXPECT_EQ(config.architecture, "Ministral3ForCausalLM");
+  EXPECT_EQ(config.rope.query_growth, 0.1);
+  EXPECT_EQ(config.rope.original_context, 16384);
+  EXPECT_EQ(MakeRopeTable(config.rope, 128).attention_factor, 1);
+  EXPECT_EQ(config.max_context, 262144);
+  EXPECT_TRUE(config.quantized && config.uniform() && !config.tie_embeddings);
+  // Mistral Small 3.1 is of another family, and so may others be.
+  json small = whole;
+  small["text_config"]["model_type"] = "mistral";
+  EXPECT_EQ(Parse(small).architecture, "MistralForCausalLM");
+  EXPECT_EQ(Parse(small).rope.query_growth, 0);
+  small["text_config"].erase("model_type");
+  EXPECT_EQ(Parse(small).architecture, "MistralForCausalLM");
+  small["text_config"]["model_type"] = "mistral4";
+  EXPECT_ERROR(Parse(small), Unsupported, "'model_type' = \"mistral4\"");
+  small["text_config"]["model_type"] = "ministral3";
+  small["text_config"]["rope_parameters"]["rope_type"] = "default";
+  EXPECT_ERROR(Parse(small), FileError, "rope_parameters.llama_4_scaling_beta");
 }
 
 TEST(ConfigTest, Gemma3) {

@@ -70,6 +70,23 @@ class QuantizedCheckpointTest(unittest.TestCase):
                 self.assertFalse(shown["memory"]["weights_mapped"])
                 print(f"{name}: {100 * error:.2f}%, {shown['bits_per_weight']:.2f} bits")
 
+    def test_language_part_of_a_model_with_images(self):
+        """As Mistral publishes it: in FP8, with names of its own, beside what reads images."""
+        name = "fp8 per tensor, named as of blocks"
+        model = self.make(name)
+        plain = model.write_plain(self.directory / "plain")
+        model.tensors = {f"language_model.{of}": tensor for of, tensor in model.tensors.items()}
+        model.tensors["vision_tower.patch_conv.weight"] = "F16", np.ones((4, 3, 2, 2), np.float16)
+        text = {key: value for key, value in model.config.items() if key != "quantization_config"}
+        model.config = {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3",
+                        "quantization_config": model.config["quantization_config"], "torch_dtype": "float16",
+                        "text_config": text | {"model_type": "mistral"}, "vision_config": {}}
+        whole = model.write(self.directory / "whole")
+        np.testing.assert_array_equal(self.logits(whole, "--dtype", "f32"), self.logits(plain, "--dtype", "f32"))
+        shown = json.loads(self.run_program("inspect", "--model", whole, "--json", "--device", "cpu").stdout)
+        model.tensors = {of.removeprefix("language_model."): tensor for of, tensor in model.tensors.items()}
+        self.assertEqual(shown["memory"]["weights"], model.bytes_in_memory(MODELS[name][-1]))
+
     def test_all_zeros_are_read(self):
         """Zero is any code, and its code minus one wraps around."""
         for bits, v2 in itertools.product((4, 8), (False, True)):

@@ -37,6 +37,7 @@ TEST(ShapesTest, ParameterCountsArePublishedOnes) {
       {"gemma3-12b", 11'766'034'176},
       {"gemma3-27b", 27'009'346'304},
       {"qwen3-30b-a3b", 30'532'122'624},
+      {"ministral3-8b", 8'489'553'920},
       {"mixtral-8x7b", 46'702'792'704},
       {"olmoe-7b", 6'919'161'856},
       // Without vision, as Transformers counts them.
