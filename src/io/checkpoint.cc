@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <iterator>
 #include <set>
 #include <string_view>
 
@@ -27,6 +29,9 @@ constexpr int64_t kMaxExperts = int64_t{1} << 10;
 // Five times as many as the largest model has.
 constexpr size_t kMaxExpertTensors = size_t{1} << 18;
 
+// Architectures whose heads llama.cpp rotates by neighbouring channels, unlike Transformers.
+constexpr std::string_view kPairedArchitectures[] = {"llama", "mistral3", "smollm3", "granite"};
+
 // In the names of tensors that have the matrices of all experts (gguf_names.h).
 constexpr std::string_view kAnyExpert = ".experts.*";
 // The tensors of a directory that have them, and which of the parts of each expert is which matrix.
@@ -38,16 +43,23 @@ constexpr StackedPart kStackedParts[] = {{".experts.gate_up_proj", "gate_proj", 
                                          {".experts.gate_up_proj", "up_proj", 1, 2},
                                          {".experts.down_proj", "down_proj", 0, 1}};
 
-// The heads of a Llama model's W_q or W_k (and of their biases), which llama.cpp stores in pairs of
-// rows; else 0.
+std::string ArchitectureOf(const Gguf& gguf) {
+  return gguf.fields().String("general.architecture").value_or("");
+}
+
+// The heads of W_q or W_k (and of their biases) in models of which llama.cpp stores them in pairs
+// of rows; else 0.
 int64_t PairedHeads(const Gguf& gguf, const std::string& name) {
-  if (gguf.fields().String("general.architecture") != "llama") return 0;
-  if (name.find(".attn_q.") != std::string::npos) {
-    return gguf.fields().RequiredInt("llama.attention.head_count", 1, kMaxHeads);
+  const bool keys = name.find(".attn_k.") != std::string::npos;
+  if (!keys && name.find(".attn_q.") == std::string::npos) return 0;
+  const std::string architecture = ArchitectureOf(gguf);
+  const auto& paired = kPairedArchitectures;
+  if (std::ranges::find(paired, architecture) == std::end(paired)) return 0;
+  if (keys) {
+    const auto heads = gguf.fields().Int(architecture + ".attention.head_count_kv", 1, kMaxHeads);
+    if (heads) return *heads;
   }
-  if (name.find(".attn_k.") == std::string::npos) return 0;
-  const auto heads = gguf.fields().Int("llama.attention.head_count_kv", 1, kMaxHeads);
-  return heads ? *heads : gguf.fields().RequiredInt("llama.attention.head_count", 1, kMaxHeads);
+  return gguf.fields().RequiredInt(architecture + ".attention.head_count", 1, kMaxHeads);
 }
 
 // The shape in a directory of a tensor that has another in GGUF; empty: it has the same.
@@ -160,8 +172,9 @@ void Checkpoint::Add(std::unique_ptr<TensorFile> file) {
   file_bytes_ += file->file().size();
   files_.push_back(std::move(file));
   const size_t last = files_.size() - 1;
+  const std::string architecture = gguf_ == nullptr ? "" : ArchitectureOf(*gguf_);
   for (const auto& [stored, info] : files_.back()->tensors()) {
-    const std::string name = gguf_ == nullptr ? stored : HuggingFaceName(stored);
+    const std::string name = gguf_ == nullptr ? stored : HuggingFaceName(stored, architecture);
     const bool experts = gguf_ != nullptr && name.find(kAnyExpert) != std::string::npos;
     if (!experts) {
       const auto shape =

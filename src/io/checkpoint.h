@@ -32,8 +32,8 @@ class Checkpoint {
     const std::byte* data = nullptr;
     const std::filesystem::path* file = nullptr;
     // Not 0: the rows are those of so many heads, and rows i and i + d/2 of a head of d rows are
-    // its rows 2i and 2i + 1 here. llama.cpp stores W_q and W_k of Llama so, because it rotates
-    // neighbouring channels with one another.
+    // its rows 2i and 2i + 1 here. llama.cpp stores W_q and W_k of Llama and others so, because it
+    // rotates neighbouring channels with one another.
     int64_t paired_heads = 0;
     // Its values are -exp(x) where a directory has x: llama.cpp stores the rates of recurrent
     // layers so.

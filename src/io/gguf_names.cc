@@ -35,10 +35,12 @@ constexpr std::array<NamePair, 17> kLayer = {{
     {"ffn_down_exps", "mlp.experts.*.down_proj"},
 }};
 // Tensors of a layer by their whole names, which do not end alike, or of which there is no bias.
-constexpr std::array<NamePair, 14> kLayerWhole = {{
+constexpr std::array<NamePair, 16> kLayerWhole = {{
     {"attn_sinks.weight", "self_attn.sinks"},
     {"attn_qkv.weight", "linear_attn.in_proj_qkv.weight"},
     {"attn_gate.weight", "linear_attn.in_proj_z.weight"},
+    {"ssm_in.weight", "linear_attn.in_proj_qkvz.weight"},
+    {"ssm_ba.weight", "linear_attn.in_proj_ba.weight"},
     {"ssm_alpha.weight", "linear_attn.in_proj_a.weight"},
     {"ssm_beta.weight", "linear_attn.in_proj_b.weight"},
     {"ssm_conv1d.weight", "linear_attn.conv1d.weight"},
@@ -50,6 +52,16 @@ constexpr std::array<NamePair, 14> kLayerWhole = {{
     {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"},
     {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"},
     {"ffn_down_shexp.weight", "mlp.shared_expert.down_proj.weight"},
+}};
+
+// The same of architectures whose matrices are fused.
+struct FusedName {
+  std::string_view architecture, name, hugging_face;
+};
+constexpr std::array<FusedName, 3> kFused = {{
+    {"phi3", "attn_qkv.weight", "self_attn.qkv_proj.weight"},
+    {"phi3", "ffn_up.weight", "mlp.gate_up_proj.weight"},
+    {"glm4", "ffn_up.weight", "mlp.gate_up_proj.weight"},
 }};
 
 // "-00001-of-00003.gguf"
@@ -76,7 +88,7 @@ size_t SplitSuffixLength(std::string_view name) {
 
 }  // namespace
 
-std::string HuggingFaceName(const std::string& name) {
+std::string HuggingFaceName(const std::string& name, std::string_view architecture) {
   constexpr std::string_view kBlock = "blk.";
   std::string_view part = name, layer;
   if (part.starts_with(kBlock)) {
@@ -84,6 +96,10 @@ std::string HuggingFaceName(const std::string& name) {
     layer = part.substr(0, part.find('.'));
     if (!IsDigits(layer) || layer.size() == part.size()) return name;
     part.remove_prefix(layer.size() + 1);
+    for (const FusedName& fused : kFused) {
+      if (fused.architecture != architecture || fused.name != part) continue;
+      return fmt::format("model.layers.{}.{}", layer, fused.hugging_face);
+    }
     const auto* whole = std::ranges::find(kLayerWhole, part, &NamePair::first);
     if (whole != kLayerWhole.end()) return fmt::format("model.layers.{}.{}", layer, whole->second);
   }
@@ -95,6 +111,17 @@ std::string HuggingFaceName(const std::string& name) {
   if (layer.empty()) {
     const auto* top = std::ranges::find(kTop, part, &NamePair::first);
     return top == kTop.end() ? name : fmt::format("{}{}", top->second, kind);
+  }
+  // ffn_up.5: the matrix of an expert in old files.
+  const size_t last = part.rfind('.');
+  if (last != std::string_view::npos && part.starts_with("ffn_") &&
+      IsDigits(part.substr(last + 1))) {
+    const auto* of_all =
+        std::ranges::find(kLayer, std::string(part.substr(0, last)) + "_exps", &NamePair::first);
+    if (of_all == kLayer.end()) return name;
+    std::string expert(of_all->second);
+    expert.replace(expert.find('*'), 1, part.substr(last + 1));
+    return fmt::format("model.layers.{}.{}{}", layer, expert, kind);
   }
   const auto* found = std::ranges::find(kLayer, part, &NamePair::first);
   if (found == kLayer.end()) return name;

@@ -9,10 +9,10 @@
 namespace litecache::io {
 
 // blk.3.attn_q.weight -> model.layers.3.self_attn.q_proj.weight: the name in Hugging Face's
-// checkpoints of llama, mistral, qwen2, qwen3 and qwen3.5. blk.3.ffn_up_exps.weight, which has all
-// experts' matrices: model.layers.3.mlp.experts.*.up_proj.weight. Other names are returned as they
-// are.
-std::string HuggingFaceName(const std::string& name);
+// checkpoints of a model whose general.architecture is `architecture`. blk.3.ffn_up_exps.weight,
+// which has all experts' matrices: model.layers.3.mlp.experts.*.up_proj.weight. Other names are
+// returned as they are.
+std::string HuggingFaceName(const std::string& name, std::string_view architecture = "");
 
 // Part `part` (from 0) of a model in `count` files, one of which is `file`: in
 // dir/a-00001-of-00003.gguf the number is replaced. Empty if the file is not named as one of

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <set>
@@ -19,19 +20,43 @@
 #include "model/config_fields.h"
 #include "model/gguf_delta.h"
 #include "model/gguf_keys.h"
+#include "model/gguf_rope.h"
 
 namespace litecache::model {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kGemma = "gemma3", kGptOss = "gpt-oss";
+constexpr std::string_view kGemma = "gemma3", kGptOss = "gpt-oss", kGlm4 = "glm4", kPhi3 = "phi3";
 constexpr std::string_view kQwen35 = "qwen35", kQwen35Moe = "qwen35moe", kQwen2Moe = "qwen2moe";
-constexpr std::string_view kSupported =
-    "llama, qwen2, qwen2moe, qwen3, qwen3moe, qwen35, qwen35moe, olmoe, gemma3 and gpt-oss";
+constexpr std::string_view kQwen3Next = "qwen3next", kGranite = "granite", kOlmo2 = "olmo2";
+// Architectures, and what "architectures" of config.json has for them.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kArchitectures = {{
+    {"llama", "LlamaForCausalLM"},
+    {"mistral3", "Ministral3ForCausalLM"},
+    {"qwen2", "Qwen2ForCausalLM"},
+    {kQwen2Moe, "Qwen2MoeForCausalLM"},
+    {"qwen3", "Qwen3ForCausalLM"},
+    {"qwen3moe", "Qwen3MoeForCausalLM"},
+    {kQwen3Next, "Qwen3NextForCausalLM"},
+    {kQwen35, "Qwen3_5ForCausalLM"},
+    {kQwen35Moe, "Qwen3_5MoeForCausalLM"},
+    {kOlmo2, "Olmo2ForCausalLM"},
+    {"olmoe", "OlmoeForCausalLM"},
+    {kGemma, "Gemma3ForCausalLM"},
+    {kPhi3, "Phi3ForCausalLM"},
+    {"smollm3", "SmolLM3ForCausalLM"},
+    {kGlm4, "Glm4ForCausalLM"},
+    {kGranite, "GraniteForCausalLM"},
+    {kGptOss, "GptOssForCausalLM"},
+}};
+std::string Supported() {
+  std::vector<std::string_view> names;
+  for (const auto& [name, architecture] : kArchitectures) names.push_back(name);
+  return Join(names);
+}
 constexpr std::string_view kRouter = ".mlp.gate.weight";
 constexpr std::string_view kSharedGate = ".mlp.shared_expert_gate.weight";
-constexpr const char* kRopeFactors = "rope_freqs.weight";
 constexpr const char* kRotated = "rope.dimension_count";
 constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max();
 
@@ -43,62 +68,37 @@ constexpr std::array<std::string_view, 11> kEnds = {
     "[EOS]"};
 constexpr int64_t kControlToken = 3;
 
-// Whether a model has recurrent layers, a gate of the attention's output, and heads of which a part
-// is rotated.
-bool IsQwen35(std::string_view architecture) {
-  return architecture == kQwen35 || architecture == kQwen35Moe;
+// Whether a model has recurrent layers, and a gate of the attention's output.
+bool IsRecurrent(std::string_view architecture) {
+  return architecture == kQwen35 || architecture == kQwen35Moe || architecture == kQwen3Next;
+}
+
+bool RotatesShare(std::string_view architecture) {
+  return IsRecurrent(architecture) || architecture == kPhi3 || architecture == kGlm4;
 }
 
 bool SharesExperts(std::string_view architecture) {
-  return architecture == kQwen2Moe || architecture == kQwen35Moe;
+  return architecture == kQwen2Moe || architecture == kQwen35Moe || architecture == kQwen3Next;
 }
 
 // The value of "architectures" in config.json.
 std::string_view Architecture(const io::JsonFields& fields) {
   const std::string name = fields.RequiredString("general.architecture");
-  if (name == "qwen2") return "Qwen2ForCausalLM";
-  if (name == kQwen2Moe) return "Qwen2MoeForCausalLM";
-  if (name == "qwen3") return "Qwen3ForCausalLM";
-  if (name == "qwen3moe") return "Qwen3MoeForCausalLM";
-  if (name == kQwen35) return "Qwen3_5ForCausalLM";
-  if (name == kQwen35Moe) return "Qwen3_5MoeForCausalLM";
-  if (name == "olmoe") return "OlmoeForCausalLM";
-  if (name == kGemma) return "Gemma3ForCausalLM";
-  if (name == kGptOss) return "GptOssForCausalLM";
+  const auto* found =
+      std::ranges::find(kArchitectures, name, [](const auto& a) { return a.first; });
+  if (found == kArchitectures.end()) {
+    fields.Refuse("general.architecture", fmt::format("in GGUF, {} are supported", Supported()));
+  }
   // Mistral's models are Llama's in GGUF; what differs is the window, of which Mistral's parser
-  // knows.
-  const bool window = fields.Has("llama.attention.sliding_window");
+  // knows. OLMo 3 is OLMo 2 with windows.
+  const bool window =
+      fields.Int(name + ".attention.sliding_window", 0, kMaxContext).value_or(0) > 0;
   if (name == "llama") {
     if (fields.Int("llama.expert_count", 0, kMaxWidth).value_or(0) > 0) return "MixtralForCausalLM";
-    return window ? "MistralForCausalLM" : "LlamaForCausalLM";
+    if (window) return "MistralForCausalLM";
   }
-  fields.Refuse("general.architecture", fmt::format("in GGUF, {} are supported", kSupported));
-}
-
-json ScalingJson(const ArchitectureKeys& keys) {
-  const auto type = keys.String("rope.scaling.type");
-  const auto factor = keys.Number("rope.scaling.factor");
-  if (type.value_or("none") == "none" || (type == "linear" && factor.value_or(1) == 1)) return {};
-  // What llama.cpp derives without these keys is what Transformers computes.
-  for (const auto& [key, value] : {std::pair("rope.scaling.attn_factor", 1.0),
-                                   {"rope.scaling.yarn_attn_factor", 1.0},
-                                   {"rope.scaling.yarn_ext_factor", 1.0},
-                                   {"rope.scaling.yarn_log_multiplier", 0.0}}) {
-    if (keys.Number(key).value_or(value) != value) {
-      keys.Refuse(key, fmt::format("only {} is supported", value));
-    }
-  }
-  json scaling = {{"rope_type", *type}};
-  if (factor) scaling["factor"] = *factor;
-  if (const int64_t original = keys.Int("rope.scaling.original_context_length", kMaxContext, 0)) {
-    scaling["original_max_position_embeddings"] = original;
-  }
-  for (const char* beta : {"beta_fast", "beta_slow"}) {
-    if (const auto value = keys.Number(fmt::format("rope.scaling.yarn_{}", beta))) {
-      scaling[beta] = *value;
-    }
-  }
-  return scaling;
+  if (name == kOlmo2 && window) return "Olmo3ForCausalLM";
+  return found->second;
 }
 
 std::vector<int64_t> EndIds(const io::Gguf& gguf) {
@@ -155,11 +155,11 @@ void RefuseUnknownTensors(const io::Checkpoint& checkpoint, std::string_view arc
         name.starts_with("blk.")
             ? further == 0 || !IsBehindLayers(name, layers) || !PredictsFurther(name)
             : (!has_experts && has(name, ".mlp.experts.")) ||
-                  (!IsQwen35(architecture) && has(name, ".linear_attn.")) ||
+                  (!IsRecurrent(architecture) && has(name, ".linear_attn.")) ||
                   (!SharesExperts(architecture) && has(name, ".mlp.shared_expert"));
     if (!unknown) continue;
     throw Unsupported("{}: tensor '{}' is not one of this model; {} are supported",
-                      checkpoint.Find(name).file->string(), name, kSupported);
+                      checkpoint.Find(name).file->string(), name, Supported());
   }
 }
 
@@ -181,7 +181,7 @@ json ExpertsJson(const ArchitectureKeys& keys) {
             {"shared_expert_intermediate_size",
              keys.Int("expert_shared_feed_forward_length", kMaxWidth)},
             // As llama.cpp has it for each of the architectures, here and below.
-            {"norm_topk_prob", keys.architecture() == kQwen35Moe}};
+            {"norm_topk_prob", keys.architecture() != kQwen2Moe}};
   }
   const int64_t width = keys.Int("feed_forward_length", kMaxWidth);
   return {{"num_local_experts", keys.Int("expert_count", kMaxWidth)},
@@ -224,21 +224,58 @@ std::string_view WeightType(const std::set<std::string>& types) {
 // Layers behind the model's own that predict further tokens.
 int64_t FurtherLayers(const ArchitectureKeys& keys, int64_t blocks) {
   constexpr const char* kKey = "nextn_predict_layers";
-  if (!IsQwen35(keys.architecture())) return 0;
+  if (!IsRecurrent(keys.architecture())) return 0;
   const int64_t further = keys.Int(kKey, kMaxLayers, 0);
   if (further >= blocks) keys.Fail(kKey, fmt::format("must be below block_count = {}", blocks));
   return further;
 }
 
-// The share of a head that is rotated. rope.dimension_sections, of images, is of no concern: a
-// token of text has the same position in all of them.
-double RotatedShare(const ArchitectureKeys& keys, int64_t head_dim) {
-  const int64_t rotated = keys.Int(kRotated, kMaxHeadDim, head_dim);
-  if (rotated < 2 || rotated > head_dim || rotated % 2 != 0) {
-    keys.Fail(kRotated, fmt::format("must be an even number of a head's {} dimensions", head_dim));
+// Granite's scales.
+json ScalesJson(const ArchitectureKeys& keys, int64_t head_dim) {
+  const auto scale = [&](const char* key, double fallback) {
+    const double value = keys.Number(key).value_or(0);
+    return value == 0 ? fallback : value;  // as llama.cpp takes them
+  };
+  return {
+      {"attention_multiplier", scale("attention.scale", std::pow(head_dim, -0.5))},
+      {"embedding_multiplier", scale("embedding_scale", 1)},
+      {"residual_multiplier", scale("residual_scale", 1)},
+      {"logits_scaling", scale("logit_scale", 1)},
+  };
+}
+
+// Which layers of OLMo 3 have windows, if the file says it.
+void AddWindowLayers(const io::Gguf& gguf, const ArchitectureKeys& keys, int64_t layers,
+                     json* config) {
+  constexpr const char* kPattern = "attention.sliding_window_pattern";
+  if (!gguf.HasArray(keys.Name(kPattern))) return;
+  const std::vector<int64_t> windowed = gguf.Integers(keys.Name(kPattern));
+  if (static_cast<int64_t>(windowed.size()) != layers) {
+    keys.Fail(kPattern, fmt::format("must have {} elements", layers));
   }
-  // Half a dimension more, so that their product, rounded down, is not one less.
-  return (static_cast<double>(rotated) + 0.5) / static_cast<double>(head_dim);
+  for (const int64_t window : windowed) {
+    (*config)["layer_types"].push_back(window != 0 ? "sliding_attention" : "full_attention");
+  }
+}
+
+// Models of an architecture that differ from those that config.json describes so.
+void RefuseVariants(const io::Gguf& gguf, const ArchitectureKeys& keys) {
+  constexpr const char *kBase = "rope.freq_base_swa", *kFinetuned = "rope.scaling.finetuned";
+  constexpr const char* kSections = "rope.dimension_sections";
+  const auto theta = keys.Number("rope.freq_base");
+  if (keys.architecture() == kOlmo2 && keys.Has(kBase) && keys.Number(kBase) != theta) {
+    keys.Refuse(kBase, "layers with a window have the others' base");
+  }
+  if (keys.architecture() == kGranite &&
+      !gguf.fields().Bool(keys.Name(kFinetuned)).value_or(true)) {
+    keys.Refuse(kFinetuned, "all layers have RoPE");
+  }
+  if (keys.architecture() == kGlm4 && gguf.HasArray(keys.Name(kSections))) {
+    throw Unsupported(
+        "{}: key '{}': models of images, which rotate heads in sections, are not "
+        "supported",
+        gguf.fields().name(), keys.Name(kSections));
+  }
 }
 
 }  // namespace
@@ -262,7 +299,7 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
   const int64_t heads = keys.Int("attention.head_count", kMaxHeads);
   const int64_t head_dim = keys.Int("attention.key_length", kMaxHeadDim, hidden / heads);
   for (const char* key : {"attention.value_length", kRotated}) {
-    if (key == kRotated && IsQwen35(keys.architecture())) continue;
+    if (key == kRotated && RotatesShare(keys.architecture())) continue;
     if (keys.Int(key, kMaxHeadDim, head_dim) != head_dim) {
       keys.Refuse(key, fmt::format("only the heads' dimension, {}, is supported", head_dim));
     }
@@ -287,21 +324,26 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
   if (const auto bos = fields.Int("tokenizer.ggml.bos_token_id", 0, kMaxId)) {
     config["bos_token_id"] = *bos;
   }
-  if (json scaling = ScalingJson(keys); !scaling.is_null()) {
+  if (json scaling = RopeScalingJsonOfGguf(checkpoint, keys); !scaling.is_null()) {
     config["rope_scaling"] = std::move(scaling);
   }
   if (has_experts) config.update(ExpertsJson(keys));
   // Models in which all layers have experts need not say it.
-  if (keys.architecture() != kQwen35Moe || keys.Has("feed_forward_length")) {
+  if (!SharesExperts(keys.architecture()) || keys.Has("feed_forward_length")) {
     config["intermediate_size"] = keys.Int("feed_forward_length", kMaxWidth);
   }
-  if (IsQwen35(keys.architecture())) {
+  if (IsRecurrent(keys.architecture())) {
     config.update(DeltaJsonOfGguf(gguf, keys, layers));
-    config["partial_rotary_factor"] = RotatedShare(keys, head_dim);
   }
+  if (RotatesShare(keys.architecture())) {
+    config["partial_rotary_factor"] = RotatedShareOfGguf(keys, head_dim);
+  }
+  if (keys.architecture() == kGranite) config.update(ScalesJson(keys, head_dim));
   if (const int64_t window = keys.Int("attention.sliding_window", kMaxContext, 0)) {
     config["sliding_window"] = window;
+    if (keys.architecture() == kOlmo2) AddWindowLayers(gguf, keys, layers, &config);
   }
+  RefuseVariants(gguf, keys);
   // Files do not say so, but the model was trained like that.
   if (keys.architecture() == kGptOss) config["rope_scaling"]["truncate"] = false;
   if (*fields.String("general.architecture") == kGemma) {
@@ -335,10 +377,15 @@ void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config) {
                      .feed_forward_output = "post_mlp_layernorm"};
     config->norm_added = 0;
   }
-  if (IsQwen35(checkpoint.gguf()->fields().RequiredString("general.architecture"))) {
+  if (config->family == Family::kOlmo2 || config->family == Family::kOlmo3) {
+    config->norms.attention_output = "post_self_attn_layernorm";
+    config->norms.feed_forward_output = "post_mlp_layernorm";
+  }
+  if (const std::string name = checkpoint.gguf()->fields().RequiredString("general.architecture");
+      IsRecurrent(name)) {
     config->norms.feed_forward_input = "post_self_attn_layernorm";
     config->norm_added = 0;  // 1 has been added
-    config->delta.tiled = true;
+    config->delta.tiled = name != kQwen3Next;
   }
   const ExpertConfig names;
   config->experts.module = names.module;
@@ -346,27 +393,7 @@ void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config) {
   config->experts.gate = names.gate;
   config->experts.up = names.up;
   config->experts.down = names.down;
-  const io::Checkpoint::Tensor factors = checkpoint.Find(kRopeFactors);
-  if (factors.info == nullptr) return;
-  if (factors.info->dtype != "F32" ||
-      factors.info->shape != std::vector<int64_t>{config->head_dim / 2}) {
-    throw FileError("{}: tensor '{}' is {}, but F32 [{}] is expected", factors.file->string(),
-                    kRopeFactors, factors.info->ToString(), config->head_dim / 2);
-  }
-  RopeConfig& rope = config->rope;
-  if (rope.scaling != RopeScaling::kNone) {
-    throw Unsupported("{}: both rope.scaling.type and tensor '{}' scale the positions",
-                      checkpoint.path().string(), kRopeFactors);
-  }
-  rope.scaling = RopeScaling::kFactors;
-  rope.factors.resize(static_cast<size_t>(config->head_dim / 2));
-  FindBlockFormat("F32")->to_float(factors.data, config->head_dim / 2, rope.factors.data());
-  for (const float factor : rope.factors) {
-    if (!(factor >= 1e-6f && factor <= 1e6f)) {
-      throw FileError("{}: tensor '{}' holds {}, and RoPE's factors are from 1e-6 to 1e6",
-                      factors.file->string(), kRopeFactors, factor);
-    }
-  }
+  AddRopeFactors(checkpoint, config);
 }
 
 }  // namespace litecache::model

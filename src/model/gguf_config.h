@@ -13,8 +13,8 @@ namespace litecache::model {
 // the tensor.
 nlohmann::json ConfigJsonOfGguf(const io::Checkpoint& checkpoint);
 
-// Sets what config.json has no fields for: whether weights are converted, and the factors of RoPE's
-// frequencies.
+// Sets what config.json has no fields for: whether weights are converted, the names of
+// norms, and the factors of RoPE's frequencies.
 void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config);
 
 }  // namespace litecache::model

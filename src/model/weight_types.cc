@@ -165,7 +165,8 @@ StoredRows WeightTypes::RowsOf(const std::string& name, int64_t rows) const {
     const int64_t dim = gated_head_dim_;
     return {name, rows, RowOrder(2 * dim, {{0, dim, 0}, {rows / 2, dim, dim}})};
   }
-  if (!fused_delta_ || !module.starts_with("in_proj_")) return {name, rows, {}};
+  const bool fused_name = fused_delta_ && module.starts_with("in_proj_");
+  if (!fused_name || (checkpoint_ != nullptr && Has(name))) return {name, rows, {}};
   const ops::GatedDeltaShape& shape = *fused_delta_;
   const int64_t values = shape.value_heads / shape.key_heads;  // heads of a key head
   const auto fused = [&](const char* tensor, int64_t group,

@@ -52,7 +52,7 @@ class WeightTypes {
   }
   // Where files have the rows of a matrix: those that gate the attention's output follow each
   // head's own in q_proj, in memory those of all heads; and Qwen3-Next has the projections of a
-  // recurrent layer in two tensors, by key heads.
+  // recurrent layer in two tensors, by key heads (a GGUF file may have only those of a and b so).
   StoredRows RowsOf(const std::string& name, int64_t rows) const;
   // A tensor of a directory that quantizes weights or stacks experts; null: it is plain, or
   // missing.

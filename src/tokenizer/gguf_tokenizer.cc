@@ -46,16 +46,21 @@ constexpr std::string_view kTekken =
 constexpr std::string_view kO200k =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-constexpr std::array<PreTokenizerSpec, 10> kPreTokenizers = {{
+constexpr std::array<PreTokenizerSpec, 15> kPreTokenizers = {{
     {.name = "llama-bpe", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
     {.name = "llama3", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
     {.name = "llama-v3", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
+    {.name = "dbrx", .pattern = kLlama3},
+    {.name = "smaug-bpe", .pattern = kLlama3},
+    {.name = "chatglm-bpe", .pattern = kLlama3},
+    {.name = "glm4", .pattern = kLlama3, .ignore_merges = true},
     {.name = "qwen2", .pattern = kQwen2, .nfc = true},
     {.name = "qwen35", .pattern = kQwen35, .nfc = true},
     {.name = "deepseek-r1-qwen", .pattern = kQwen2},
     {.name = "tekken", .pattern = kTekken, .ignore_merges = true, .adds_bos = true},
     {.name = "gpt-4o", .pattern = kO200k},
     {.name = "smollm", .pattern = "", .single_digits = true},
+    {.name = "refact", .pattern = "", .single_digits = true},
     {.name = "gpt-2", .pattern = ""},
 }};
 

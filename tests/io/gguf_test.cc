@@ -191,6 +191,14 @@ TEST(GgufNames, AreThoseOfHuggingFace) {
   EXPECT_EQ(HuggingFaceName("blk.2.attn_sinks.weight"), "model.layers.2.self_attn.sinks");
   EXPECT_EQ(HuggingFaceName("blk.2.ssm_a"), "model.layers.2.linear_attn.A_log");
   EXPECT_EQ(HuggingFaceName("blk.2.ssm_dt.bias"), "model.layers.2.linear_attn.dt_bias");
+  EXPECT_EQ(HuggingFaceName("blk.2.ffn_down.11.weight", "llama"),
+            "model.layers.2.mlp.experts.11.down_proj.weight");
+  EXPECT_EQ(HuggingFaceName("blk.2.attn_qkv.weight"),
+            "model.layers.2.linear_attn.in_proj_qkv.weight");
+  EXPECT_EQ(HuggingFaceName("blk.2.attn_qkv.weight", "phi3"),
+            "model.layers.2.self_attn.qkv_proj.weight");
+  EXPECT_EQ(HuggingFaceName("blk.2.ffn_up.weight", "glm4"),
+            "model.layers.2.mlp.gate_up_proj.weight");
   EXPECT_EQ(HuggingFaceName("blk.2.ffn_gate_inp_shexp.weight"),
             "model.layers.2.mlp.shared_expert_gate.weight");
   for (const char* other :

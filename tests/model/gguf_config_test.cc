@@ -142,6 +142,11 @@ TEST_F(GgufConfig, RopeScaling) {
             RopeScaling::kNone);
   EXPECT_ERROR(Read(WithEmbeddings().Text("llama.rope.scaling.type", "longrope")), Unsupported,
                "longrope");
+  // The tensors' data are zeros.
+  EXPECT_ERROR(Read(WithEmbeddings().Tensor("rope_factors_long.weight", {8}, kF32, 1 << 14)),
+               FileError, "rope_factors_long.weight", "holds 0");
+  EXPECT_ERROR(Read(WithEmbeddings().Tensor("rope_factors_short.weight", {8, 2}, kF32, 1 << 14)),
+               FileError, "rope_factors_short.weight", "F32 [2, 8]");
   EXPECT_ERROR(Read(WithEmbeddings()
                         .Text("llama.rope.scaling.type", "yarn")
                         .Float("llama.rope.scaling.yarn_log_multiplier", 0.1f)),
@@ -252,6 +257,25 @@ TEST_F(GgufConfig, NamesWhatIsWrong) {
   EXPECT_ERROR(
       Read(WithEmbeddings().Tensor("blk.0.ffn_gate_exps.weight", {16, 4, 2}, kF32, 1 << 14)),
       Unsupported, "model.layers.0.mlp.experts.0.gate_proj.weight");
+  const auto of = [](const char* architecture) {
+    return Bytes(architecture).Tensor("token_embd.weight", {64, 40}, kF32, 0);
+  };
+  EXPECT_ERROR(Read(of("mistral3").Float("mistral3.attention.temperature_scale", 0.1f)),
+               Unsupported, "mistral3.attention.temperature_scale", "rope.scaling.type");
+  EXPECT_ERROR(
+      Read(of("granite").Key("granite.rope.scaling.finetuned", GgufBytes::kBool, Flags({false}))),
+      Unsupported, "granite.rope.scaling.finetuned");
+  EXPECT_ERROR(
+      Read(of("glm4").Array("glm4.rope.dimension_sections", GgufBytes::kI32, 1, Little(8))),
+      Unsupported, "glm4.rope.dimension_sections");
+  EXPECT_ERROR(
+      Read(of("olmo2").Float("olmo2.rope.freq_base", 1e4f).Float("olmo2.rope.freq_base_swa", 1e5f)),
+      Unsupported, "olmo2.rope.freq_base_swa");
+  EXPECT_ERROR(Read(of("olmo2")
+                        .Number("olmo2.attention.sliding_window", 64)
+                        .Array("olmo2.attention.sliding_window_pattern", GgufBytes::kBool, 2,
+                               Flags({true, false}))),
+               FileError, "olmo2.attention.sliding_window_pattern", "1 elements");
   EXPECT_ERROR(Read(WithEmbeddings().Number("llama.rope.dimension_count", 8)), Unsupported,
                "llama.rope.dimension_count", "16");
   EXPECT_ERROR(Read(WithEmbeddings().Tensor("blk.0.ffn_gate_exps.weight", {16}, kF32, 1 << 14)),

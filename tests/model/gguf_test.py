@@ -37,6 +37,8 @@ LAYER = {
     "mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
     "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
+    "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up", "post_self_attn_layernorm": "post_attention_norm",
+    "post_mlp_layernorm": "post_ffw_norm", "post_feedforward_layernorm": "post_ffw_norm",
     "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks", "post_attention_norm": "post_attention_norm",
 }
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
@@ -154,13 +156,15 @@ def write_gguf(path, config, tensors, add=None, **split):
     """Writes {Hugging Face's name: (values, type)}; returns {name: the values after GGUF's rounding}. add: adds metadata
     to the writer."""
     architecture = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
-                    "qwen2_moe": "qwen2moe", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}.get(
+                    "qwen2_moe": "qwen2moe", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
+                    "qwen3_next": "qwen3next", "ministral3": "mistral3", "olmo3": "olmo2"}.get(
         config["model_type"], config["model_type"])
     if architecture == "gpt-oss":
         tensors = split_gpt_oss(tensors)
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = rope.get("full_attention", rope)
     theta = rope.get("rope_theta") or config["rope_theta"]
     scaling = rope.get("rope_type") or rope.get("type")
     writer = gguf.GGUFWriter(path, architecture, **split)
@@ -204,7 +208,8 @@ def write_gguf(path, config, tensors, add=None, **split):
     for name, (values, kind) in tensors.items():
         if values.ndim == 1:
             kind = Type.F32
-        paired = {"self_attn.q_proj": heads, "self_attn.k_proj": kv_heads} if architecture == "llama" else {}
+        in_pairs = architecture in ("llama", "mistral3", "smollm3", "granite")
+        paired = {"self_attn.q_proj": heads, "self_attn.k_proj": kv_heads} if in_pairs else {}
         of = paired.get(".".join(name.split(".")[3:5]), 0)
         order = halves_to_neighbours(np.arange(len(values)), of) if of else np.arange(len(values))
         data = gguf.quants.quantize(values[order], kind)
@@ -380,8 +385,8 @@ class GgufTest(unittest.TestCase):
     def test_other_models_are_refused(self):
         self.assertIn("field 'general.architecture' = \"falcon\" is not supported", self.refusal(model_type="falcon"))
         matrix = np.zeros((64, 64), np.float32), Type.F32
-        LAYER["extra"] = "ssm_in"
-        self.assertIn("'blk.0.ssm_in.weight'", self.refusal(extra={"model.layers.0.extra.weight": matrix}))
+        LAYER["extra"] = "ssm_x"
+        self.assertIn("'blk.0.ssm_x.weight'", self.refusal(extra={"model.layers.0.extra.weight": matrix}))
         wide = np.zeros((40, 256), np.float32), Type.TQ2_0
         self.assertIn("'model.embed_tokens.weight' is TQ2_0",
                       self.refusal(extra={"model.embed_tokens.weight": wide}, hidden_size=256))

@@ -1,4 +1,4 @@
-"""Qwen3.5 as GGUF: value heads in another order, rates and norms in another form, layers that are left out.
+"""Qwen3.5 and Qwen3-Next as GGUF: value heads in another order, rates and norms in another form, layers that are left out.
 
     qwen3_5_gguf_test.py LITECACHE
 
@@ -69,6 +69,37 @@ def to_gguf(config, tensors):
     return result
 
 
+def next_to_gguf(config, tensors, legacy):
+    """The same of Qwen3-Next, whose projections are in two tensors, by key heads. legacy: the first of them is as it is in
+    a directory."""
+    heads, key, value = config["linear_num_key_heads"], config["linear_key_head_dim"], config["linear_value_head_dim"]
+    value *= config["linear_num_value_heads"] // heads
+    result = {}
+    for name, (values, kind) in tensors.items():
+        before, delta, part = name.partition(".linear_attn.")
+        layer = before.rsplit(".", 1)[1] if delta else ""
+        if part == "in_proj_ba.weight":
+            result[f"blk.{layer}.ssm_ba.weight"] = values, kind
+        elif part == "in_proj_qkvz.weight" and legacy:
+            result[f"blk.{layer}.ssm_in.weight"] = values, kind
+        elif part == "in_proj_qkvz.weight":
+            rows = {"q": [], "k": [], "v": [], "z": []}
+            for head in range(heads):
+                at = head * 2 * (key + value)
+                for of, count in (("q", key), ("k", key), ("v", value), ("z", value)):
+                    rows[of] += range(at, at + count)
+                    at += count
+            result[f"blk.{layer}.attn_qkv.weight"] = values[rows["q"] + rows["k"] + rows["v"]], kind
+            result[f"blk.{layer}.attn_gate.weight"] = values[rows["z"]], kind
+        elif delta:
+            values = -np.exp(values) if part == "A_log" else values[:, 0] if part == "conv1d.weight" else values
+            result[f"blk.{layer}.{PARTS[part]}"] = values, Type.F32 if part == "conv1d.weight" else kind
+        else:
+            values = values + np.float32(1) if name.endswith("norm.weight") else values
+            result[name.replace("post_attention_layernorm", "post_attention_norm")] = values, kind
+    return result
+
+
 def from_gguf(config, tensors, rounded):
     """{name: values} of a directory, rounded as in the GGUF."""
     result = {}
@@ -129,7 +160,7 @@ class Qwen35GgufTest(unittest.TestCase):
         self.assertEqual(result.returncode, 0, result.stderr)
         return np.array(json.loads(result.stdout)["logits"])
 
-    def write(self, config, tensors, name="model.gguf", each_layer=True, further=0, extra=None):
+    def write(self, config, tensors, name="model.gguf", each_layer=True, further=0, extra=None, convert=to_gguf):
         """Writes a GGUF; returns its path and the values after its rounding. each_layer: which are recurrent is said of
         each. further: layers that predict further tokens."""
         def add(writer):
@@ -139,7 +170,8 @@ class Qwen35GgufTest(unittest.TestCase):
             writer.add_ssm_group_count(config["linear_num_key_heads"])
             writer.add_ssm_time_step_rank(heads)
             writer.add_ssm_inner_size(dim * heads)
-            writer.add_rope_dimension_sections([*config["rope_parameters"]["mrope_section"], 0])
+            if sections := config["rope_parameters"].get("mrope_section"):
+                writer.add_rope_dimension_sections([*sections, 0])
             writer.add_full_attention_interval(3 if each_layer else config["full_attention_interval"])
             if each_layer:
                 recurrent = [kind == "linear_attention" for kind in config["layer_types"]] + [False] * further
@@ -149,7 +181,8 @@ class Qwen35GgufTest(unittest.TestCase):
 
         path = self.directory / name
         layers = config["num_hidden_layers"] + further
-        rounded = write_gguf(path, config | {"num_hidden_layers": layers}, to_gguf(config, tensors) | (extra or {}), add=add)
+        tensors = convert(config, tensors) | (extra or {})
+        rounded = write_gguf(path, config | {"num_hidden_layers": layers}, tensors, add=add)
         return path, rounded
 
     def further_layer(self, config, tensors):
@@ -185,6 +218,15 @@ class Qwen35GgufTest(unittest.TestCase):
         for dtype, most in (("f32", 2e-6), ("auto", 5e-3)):
             expected = self.logits(FIXTURES / "qwen3_5_moe_text", "--dtype", dtype)
             self.assertLess(distance(self.logits(path, "--dtype", dtype), expected), most)
+
+    def test_qwen3_next(self):
+        config, tensors = self.fixture("qwen3_next")
+        for legacy in (False, True):
+            path, _ = self.write(config, tensors, convert=lambda c, t: next_to_gguf(c, t, legacy))  # noqa: B023
+            for dtype, most in (("f32", 2e-6), ("auto", 5e-3)):
+                with self.subTest(dtype=dtype, legacy=legacy):
+                    expected = self.logits(FIXTURES / "qwen3_next", "--dtype", dtype)
+                    self.assertLess(distance(self.logits(path, "--dtype", dtype), expected), most)
 
     def test_quantized_weights(self):
         kinds = [Type.Q8_0, Type.Q4_0, Type.Q5_1, Type.F16, Type.F32, Type.BF16, Type.Q5_0]

@@ -1,0 +1,24 @@
+// RoPE in the metadata and tensors of a GGUF model.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "io/checkpoint.h"
+#include "model/config.h"
+#include "model/gguf_keys.h"
+
+namespace litecache::model {
+
+// `rope_scaling` of config.json, or null: positions are not scaled, or by AddRopeFactors. Throws
+// FileError and Unsupported that name the file and the key or the tensor.
+nlohmann::json RopeScalingJsonOfGguf(const io::Checkpoint& checkpoint,
+                                     const ArchitectureKeys& keys);
+
+// `partial_rotary_factor` of config.json.
+double RotatedShareOfGguf(const ArchitectureKeys& keys, int64_t head_dim);
+
+// Factors of frequencies that config.json has no field for.
+void AddRopeFactors(const io::Checkpoint& checkpoint, ModelConfig* config);
+
+}  // namespace litecache::model

@@ -1,0 +1,118 @@
+"""GGUF files of architectures with fused matrices, other norms, scales, windows or factors of RoPE give the results of the
+directories that have the same weights.
+
+    gguf_families_test.py LITECACHE
+
+The models are those of tests/fixtures/models, as llama.cpp's converter writes them.
+"""
+import json
+import math
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+# Skips the test where packages are missing.
+from gguf_test import FIXTURES, Type, distance, read_safetensors, write_gguf
+import numpy as np
+
+
+def metadata(config, writer):
+    """What write_gguf() does not know."""
+    kind = config["model_type"]
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if kind == "phi3":
+        original = config["original_max_position_embeddings"]
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_sliding_window(config["sliding_window"] or 0)
+        if "long_factor" in rope:
+            ratio = config["max_position_embeddings"] / original
+            factor = math.sqrt(1 + math.log(ratio) / math.log(original))
+            writer.add_rope_scaling_attn_factors(rope.get("attention_factor", factor))
+            for name in ("long", "short"):
+                writer.add_tensor(f"rope_factors_{name}.weight", np.array(rope[f"{name}_factor"], np.float32))
+    elif kind == "olmo3":
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([layer == "sliding_attention" for layer in config["layer_types"]])
+        writer.add_rope_scaling_yarn_attn_factor(0.1 * math.log(rope["full_attention"]["factor"]) + 1)
+    elif kind == "ministral3":
+        writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
+        writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+    elif kind == "granite":
+        writer.add_attention_scale(config["attention_multiplier"])
+        writer.add_embedding_scale(config["embedding_multiplier"])
+        writer.add_residual_scale(config["residual_multiplier"])
+        writer.add_logit_scale(config["logits_scaling"])
+
+
+def to_gguf(config, tensors):
+    if not config["model_type"].startswith("olmo"):
+        return tensors
+    return {name.replace("post_attention_layernorm", "post_attention_norm"): tensor for name, tensor in tensors.items()}
+
+
+class GgufFamiliesTest(unittest.TestCase):
+    def setUp(self):
+        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+
+    def logits(self, model, *options):
+        ids = self.directory / "ids"
+        ids.write_text(" ".join(str(i * 7 % 189) for i in range(300)))
+        result = subprocess.run([LITECACHE, "logits", "--model", model, "--tokens-file", ids, "--positions", "all", "--json",
+                                 "--threads", "2", "--device", "cpu", *options], text=True, capture_output=True, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return np.array(json.loads(result.stdout)["logits"])
+
+    def fixture(self, name):
+        return (json.loads((FIXTURES / name / "config.json").read_text()),
+                read_safetensors(FIXTURES / name / "model.safetensors"))
+
+    def write(self, config, tensors):
+        path = self.directory / "model.gguf"
+        write_gguf(path, config, to_gguf(config, tensors), add=lambda writer: metadata(config, writer))
+        return path
+
+    def test_fixtures(self):
+        for name in ("phi3", "phi3-longrope", "phi3-longrope-short", "olmo2", "olmo3", "glm4", "ministral3", "granite"):
+            with self.subTest(model=name):
+                expected, got = self.logits(FIXTURES / name), self.logits(self.write(*self.fixture(name)))
+                if name in ("granite", "olmo3"):  # scales are rounded to f32
+                    self.assertLess(distance(got, expected), 5e-3)
+                else:
+                    np.testing.assert_array_equal(got, expected)
+
+    def test_longrope_takes_the_context_that_the_engine_has(self):
+        path = self.write(*self.fixture("phi3-longrope"))
+        expected = self.logits(FIXTURES / "phi3-longrope", "--dtype", "f32")
+        np.testing.assert_array_equal(self.logits(path, "--dtype", "f32"), expected)
+
+    def test_smollm3(self):
+        """Files do not say which layers have no RoPE: every fourth."""
+        config, tensors = self.fixture("smollm3-window")
+        plain = self.directory / "plain"
+        plain.mkdir()
+        (plain / "model.safetensors").symlink_to(FIXTURES / "smollm3-window/model.safetensors")
+        config |= {"no_rope_layers": [1, 1, 1, 0], "use_sliding_window": False, "layer_types": ["full_attention"] * 4}
+        (plain / "config.json").write_text(json.dumps(config))
+        np.testing.assert_array_equal(self.logits(self.write(config, tensors)), self.logits(plain))
+
+    def test_experts_in_tensors_of_their_own(self):
+        """As Mixtral's first files have them."""
+        config, tensors = self.fixture("mixtral")
+        parts = {"w1": "ffn_gate", "w2": "ffn_down", "w3": "ffn_up"}
+        old = {}
+        for name, (values, kind) in tensors.items():
+            before, experts, after = name.partition(".block_sparse_moe.experts.")
+            if experts:
+                expert, part, _ = after.split(".")
+                name = f"blk.{before.rsplit('.', 1)[1]}.{parts[part]}.{expert}.weight"
+            elif "block_sparse_moe" in name:
+                name, kind = name.replace("block_sparse_moe", "mlp"), Type.F32
+            old[name] = values, kind
+        np.testing.assert_array_equal(self.logits(self.write(config, old)), self.logits(FIXTURES / "mixtral"))
+
+
+if __name__ == "__main__":
+    LITECACHE = sys.argv.pop(1)
+    unittest.main()
