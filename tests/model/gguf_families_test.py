@@ -56,9 +56,9 @@ class GgufFamiliesTest(unittest.TestCase):
     def setUp(self):
         self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
 
-    def logits(self, model, *options):
+    def logits(self, model, *options, tokens=300):
         ids = self.directory / "ids"
-        ids.write_text(" ".join(str(i * 7 % 189) for i in range(300)))
+        ids.write_text(" ".join(str(i * 7 % 189) for i in range(tokens)))
         result = subprocess.run([LITECACHE, "logits", "--model", model, "--tokens-file", ids, "--positions", "all", "--json",
                                  "--threads", "2", "--device", "cpu", *options], text=True, capture_output=True, check=False)
         self.assertEqual(result.returncode, 0, result.stderr)
@@ -82,10 +82,14 @@ class GgufFamiliesTest(unittest.TestCase):
                 else:
                     np.testing.assert_array_equal(got, expected)
 
-    def test_longrope_takes_the_context_that_the_engine_has(self):
-        path = self.write(*self.fixture("phi3-longrope"))
-        expected = self.logits(FIXTURES / "phi3-longrope", "--dtype", "f32")
-        np.testing.assert_array_equal(self.logits(path, "--dtype", "f32"), expected)
+    def test_the_context_chooses_the_factors_of_longrope(self):
+        """As of the directory, whose original context is 200 tokens."""
+        path, directory = self.write(*self.fixture("phi3-longrope")), FIXTURES / "phi3-longrope"
+        within = self.logits(path, "--max-context", "200", tokens=150)
+        np.testing.assert_array_equal(within, self.logits(directory, "--max-context", "200", tokens=150))
+        beyond = self.logits(path, "--max-context", "201", tokens=150)
+        np.testing.assert_array_equal(beyond, self.logits(directory, tokens=150))
+        self.assertGreater(distance(within, beyond), 0.1)
 
     def test_smollm3(self):
         """Files do not say which layers have no RoPE: every fourth."""
