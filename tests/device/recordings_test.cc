@@ -74,7 +74,8 @@ std::optional<double> Expected(Recordings& recordings) {
   EXPECT_TRUE(RunStep(recordings, 1));
   std::optional<double> left = recordings.Remaining();
   const double since = std::chrono::duration<double>(Clock::now() - before).count();
-  recordings.Use(2);  // with more work after step 1, the wait is not for step 1 alone
+  static uint64_t unseen = 100;
+  recordings.Use(unseen++);  // with more work after step 1, the wait is not for step 1 alone
   EXPECT_FALSE(recordings.Remaining().has_value());
   recordings.Finished(recordings.launches());
   if (left) left = std::ceil((*left + since) * 1e-3) * 1e3;  // the test's times are 1000 s apart
@@ -103,6 +104,25 @@ TEST(Recordings, RemainingIsTheShortestOfTheLastFourTimes) {
   EXPECT_EQ(recordings.Remaining(), 0.0);
   recordings.Clear();
   EXPECT_FALSE(recordings.Remaining().has_value());
+}
+
+// As a model's step and the choice of its tokens, which takes a hundredth of the time.
+TEST(Recordings, AStepThatFollowsBelongsToTheFirst) {
+  Recordings recordings(3, Destroy);
+  for (const uint64_t key : {1, 2}) EXPECT_FALSE(RunStep(recordings, key));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(RunStep(recordings, 1));
+    EXPECT_EQ(recordings.Remaining().has_value(), i == 1);
+    EXPECT_TRUE(RunStep(recordings, 2));
+    ASSERT_NE(recordings.pending(), nullptr);
+    EXPECT_EQ(recordings.pending()->key, 1u);
+    if (i == 1) EXPECT_GT(recordings.Remaining().value_or(0), 900);
+    recordings.Finished(recordings.launches(), 1000);
+  }
+  // Alone it has no time yet.
+  EXPECT_TRUE(RunStep(recordings, 2));
+  EXPECT_FALSE(recordings.Remaining().has_value());
+  recordings.Clear();
 }
 
 TEST(Recordings, KeepsStepsThatMayBeRunning) {

@@ -181,7 +181,7 @@ void CudaStream::Run(uint64_t key, const std::function<void()>& issue) {
     CheckCuda(error, "cudaGraphInstantiate");
   }
   const auto begun = std::chrono::steady_clock::now();
-  LC_CUDA(cudaEventRecord(step_begin_, handle_));
+  if (recordings_->pending() == nullptr) LC_CUDA(cudaEventRecord(step_begin_, handle_));
   LC_CUDA(cudaGraphLaunch(step->graph, handle_));
   LC_CUDA(cudaEventRecord(step_end_, handle_));
   recordings_->Launched(*step, begun);

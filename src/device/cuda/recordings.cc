@@ -13,11 +13,11 @@ double SecondsSince(std::chrono::steady_clock::time_point then) {
 }  // namespace
 
 Recordings::Step* Recordings::Use(uint64_t key) {
-  pending_ = nullptr;
   if (const auto found = of_key_.find(key); found != of_key_.end()) {
     steps_.splice(steps_.begin(), steps_, found->second);
     return &steps_.front();
   }
+  pending_ = nullptr;
   MakeRoom();
   steps_.push_front({.key = key});
   of_key_[key] = steps_.begin();
@@ -26,6 +26,7 @@ Recordings::Step* Recordings::Use(uint64_t key) {
 
 void Recordings::Launched(Step& step, std::chrono::steady_clock::time_point begun) {
   step.launch = ++launched_;
+  if (pending_ != nullptr) return;
   pending_ = &step;
   begun_ = begun;
 }

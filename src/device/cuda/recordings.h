@@ -35,14 +35,16 @@ class Recordings {
   // used. The caller may attach a graph to the step. The pointer is valid until the next call.
   Step* Use(uint64_t key);
   // Call when the step's graph has been launched; `begun`: when the GPU became free for it, as far
-  // as is known.
+  // as is known. Steps that follow another before a wait belong to it: a model's step and the
+  // choice of its tokens are waited for together.
   void Launched(Step& step, std::chrono::steady_clock::time_point begun);
-  // The step launched last; null if Use() or Finished() has been called since.
+  // The first step launched since the last Finished(); null if there is none, or if Use() has since
+  // returned null, because more than recorded steps is waited for then.
   const Step* pending() const { return pending_; }
-  // launches: launches(), read before waiting for the stream. seconds: the pending step's time by
-  // the GPU's clock. By the waiting thread's clock, a step would seem to take as long as a sleep
-  // that was too long, and the next sleep would be as long: a policy whose first steps find an
-  // empty cache lost 40% of its speed at 64 x 8K.
+  // launches: launches(), read before waiting for the stream. seconds: the time of the pending
+  // step and of those behind it, by the GPU's clock. By the waiting thread's clock, a step would
+  // seem to take as long as a sleep that was too long, and the next sleep would be as long: a
+  // policy whose first steps find an empty cache lost 40% of its speed at 64 x 8K.
   void Finished(uint64_t launches, std::optional<double> seconds = {});
   // Seconds from now until the pending step should end, judged by the shortest of its last times;
   // no value if no time is known.
@@ -62,7 +64,7 @@ class Recordings {
   std::list<Step> steps_;  // the one used last first
   std::unordered_map<uint64_t, std::list<Step>::iterator> of_key_;
   uint64_t launched_ = 0, finished_ = 0;
-  Step* pending_ = nullptr;  // the step launched last
+  Step* pending_ = nullptr;
   std::chrono::steady_clock::time_point begun_;
 };
 
