@@ -113,7 +113,8 @@ class CudaSparsePrefill : public CudaAttention {
     static_cast<KeptBlocks&>(kept) = bits;
     kept.list_size = bits.words * 32;
     const int64_t pairs = q_heads * bits.query_blocks;
-    std::vector<uint16_t> lists(static_cast<size_t>(pairs * kept.list_size));
+    // Behind a list's end there is anything.
+    std::vector<uint16_t> lists(static_cast<size_t>(pairs * kept.list_size), 0xffff);
     std::vector<int32_t> counts;
     for (int64_t pair = 0; pair < pairs; ++pair) {
       const uint32_t* words = bits.bits + pair * bits.words;

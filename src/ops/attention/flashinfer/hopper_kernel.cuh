@@ -166,6 +166,7 @@ struct PagedRows {
     const int begin = tile * kRows + lane * p.box_rows;
     int at = begin < context ? begin : tile * kRows;
     if (kept != nullptr) {
+      if (lane >= p.boxes) at = tile * kRows;  // there may be no such block in the list
       at = kept[at / KeptBlocks::kRows] * KeptBlocks::kRows + at % KeptBlocks::kRows;
     }
     const std::byte* row = list.Row(at);
