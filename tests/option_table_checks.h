@@ -56,8 +56,9 @@ static_assert(CountFields<Three>() == 3);
 template <class S>
 std::string AnotherValue(const Option<S>& option) {
   const std::string before = option.get(S());
-  for (const char* text : {"on", "off", "1", "0", "2", "128", "0.5", "f32", "fp8", "copy", "full",
-                           "litecache", "exact", "fixed", "mean", "sum", "16", "lookup", "x"}) {
+  for (const char* text :
+       {"on",   "off",       "1",     "0",     "2",    "128", "0.5", "f32",    "fp8",    "copy",
+        "full", "litecache", "exact", "fixed", "mean", "sum", "16",  "lookup", "sparse", "x"}) {
     S options;
     try {
       option.set(options, text, option.name);

@@ -74,7 +74,7 @@ struct KvOptions {
   // prefill_mass of the attention, by an estimate (ops/sparse_prefill); auto: sparse from 32,768
   // tokens on. Policies full and litecache.
   std::string prefill = "dense";
-  double prefill_mass = 0.98;
+  double prefill_mass = 0.99;
 
   // ---- policy litecache: QSAC (LiteCache section 4) ----
   KvBudget budget = {.share = 0.15, .share_context = 8192};  // top-k rows per head

@@ -15,6 +15,8 @@ class KvOptions(TypedDict, total=False):
     profile: Union[str, os.PathLike[str]]
     sink: Union[str, int, float]
     recent: Union[str, int, float]
+    prefill: str
+    prefill_mass: Union[str, int, float]
     measure_recall: bool
     carry: Union[str, int, float]
     thresholds: str
