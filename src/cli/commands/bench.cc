@@ -176,7 +176,7 @@ std::shared_ptr<const kv::Profile> BenchCommand::ProfileFor(const KvOptions& opt
 
 void BenchCommand::MakePlans(const bench::Subject& subject, DeviceType device) {
   const KvOptions base = flags_.ToEngineOptions().kv;
-  const kv::Layout layout = subject.layout();
+  const kv::Layout& layout = subject.layout();
   std::vector<std::string> policies{base.policy};
   if (!policies_.empty()) policies = CLI::detail::split(policies_, ',');
   std::vector<eval::Configuration> wanted;
