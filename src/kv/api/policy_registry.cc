@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "kv/heads/profile.h"
-#include "kv/step/sparse_prompts.h"
+#include "kv/step/prefill_options.h"
 
 namespace litecache::kv {
 namespace {

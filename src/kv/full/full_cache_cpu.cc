@@ -11,8 +11,8 @@
 #include "kv/full/full_cache_cuda.h"
 #include "kv/layout.h"
 #include "kv/step/attention_scratch_cuda.h"
+#include "kv/step/prefill_options.h"
 #include "kv/step/prompt_attention_cpu.h"
-#include "kv/step/sparse_prompts.h"
 #include "ops/attention/attention.h"
 #include "ops/common/available_cuda.h"
 

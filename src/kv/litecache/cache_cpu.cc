@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "kv/pages/pool_stats.h"
-#include "kv/step/sparse_prompts.h"
+#include "kv/step/prefill_options.h"
 
 namespace litecache::kv {
 

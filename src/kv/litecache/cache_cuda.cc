@@ -10,7 +10,7 @@
 #include "kv/heads/prediction_sources.h"
 #include "kv/litecache/create_cache_cuda.h"
 #include "kv/pages/pool_stats.h"
-#include "kv/step/sparse_prompts.h"
+#include "kv/step/prefill_options.h"
 #include "ops/linear/linear_cuda.h"
 
 namespace litecache::kv {

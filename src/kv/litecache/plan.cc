@@ -19,7 +19,7 @@
 #include "kv/litecache/shape.h"
 #include "kv/retrieve/retriever.h"
 #include "kv/step/attention_scratch_cuda.h"
-#include "kv/step/sparse_prompts.h"
+#include "kv/step/prefill_options.h"
 #include "ops/attention/attention.h"
 #include "ops/common/available_cuda.h"
 #include "ops/select/selection.h"

@@ -1,4 +1,4 @@
-#include "kv/step/sparse_prompts.h"
+#include "kv/step/prefill_options.h"
 
 #include <fmt/core.h>
 
