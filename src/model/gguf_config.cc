@@ -52,6 +52,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kArchite
 }};
 std::string Supported() {
   std::vector<std::string_view> names;
+  names.reserve(kArchitectures.size());
   for (const auto& [name, architecture] : kArchitectures) names.push_back(name);
   return Join(names);
 }
