@@ -54,6 +54,17 @@ void EngineFlags::DeclareModel(CLI::App& app, bool required) {
   if (required) option->required();
 }
 
+void EngineFlags::DeclareShape(CLI::App& app) {
+  app.add_option("--shape", shape, "A published shape with random weights (see inspect --help-all)")
+      ->type_name("NAME")
+      ->group(kModel);
+  app.add_option("--weights", weights, "random: random weights, for --shape; no files are read")
+      ->type_name("KIND")
+      ->check(CLI::IsMember({"random"}).description(""))
+      ->capture_default_str()
+      ->group(kModel);
+}
+
 void EngineFlags::DeclareGroup(CLI::App& app, std::string_view group) {
   for (const auto& option : EngineOptionTable()) {
     if (option.group == group && !option.programs_only) DeclareFlag(app, option, &options);

@@ -35,9 +35,13 @@ struct GeneralOptions {
 // --model and the flags of the engine's option table.
 struct EngineFlags {
   std::string model;
+  std::string shape;               // of DeclareShape; empty: `model` is used
+  std::string weights = "random";  // of the shape
   EngineOptions options;
 
   void DeclareModel(CLI::App& app, bool required);
+  // For commands that run a published shape instead of a model.
+  void DeclareShape(CLI::App& app);
   // Declares the options under a heading of the table.
   void DeclareGroup(CLI::App& app, std::string_view group);
   // Declares the options with these names.

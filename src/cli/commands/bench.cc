@@ -52,16 +52,11 @@ std::vector<std::string> BenchCommand::CommonOptions() const {
 
 void BenchCommand::Declare(CLI::App& app) {
   flags_.DeclareModel(app, false);
-  app.add_option("--shape", shape_, "A published shape with random weights instead of a model")
-      ->type_name("NAME");
+  flags_.DeclareShape(app);
   app.add_option("--layers", layers_,
                  "Run only this many layers of --shape, if the whole model does not fit")
       ->type_name("N")
       ->check(CLI::Range(1, 1 << 20).description(""));
-  app.add_option("--weights", weights_, "random: random weights, for --shape; no files are read")
-      ->type_name("KIND")
-      ->check(CLI::IsMember({"random"}).description(""))
-      ->capture_default_str();
   app.add_option("--batch", batch_list_, "Sequences decoded together, comma-separated")
       ->type_name("LIST")
       ->capture_default_str();
@@ -154,11 +149,11 @@ int BenchCommand::Run(const std::vector<std::string>&) {
 }
 
 bench::SubjectOptions BenchCommand::Wanted() const {
-  if (shape_.empty() && flags_.model.empty()) {
+  if (flags_.shape.empty() && flags_.model.empty()) {
     throw UsageError("bench needs --shape NAME or --model DIR");
   }
-  if (layers_ > 0 && shape_.empty()) throw UsageError("--layers requires --shape");
-  return {.shape = shape_,
+  if (layers_ > 0 && flags_.shape.empty()) throw UsageError("--layers requires --shape");
+  return {.shape = flags_.shape,
           .layers = layers_,
           .model = flags_.model,
           .weights = engine::WeightOptions(flags_.options),

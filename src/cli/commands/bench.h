@@ -63,9 +63,7 @@ class BenchCommand : public Command {
 
   EngineFlags flags_;
   bench::RunOptions options_;
-  std::string shape_;
   int64_t layers_ = 0;
-  std::string weights_ = "random";
   std::string batch_list_ = "1";
   std::string context_list_ = "512";
   std::string only_;

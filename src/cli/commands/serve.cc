@@ -99,11 +99,7 @@ class ServeCommand final : public Command {
 
   void Declare(CLI::App& app) override {
     flags_.DeclareModel(app, false);
-    app.add_option("--shape", shape_,
-                   "A published shape with random weights instead of a model, to measure speed: "
-                   "`litecache inspect --help-all` lists them")
-        ->type_name("NAME")
-        ->group("Model");
+    flags_.DeclareShape(app);
     app.add_option("--served-model-name", names_,
                    "Name of the model in requests; can be given several times; default: the "
                    "directory's name, or org/name as --model has it")
@@ -127,7 +123,7 @@ class ServeCommand final : public Command {
 
   int Run(const std::vector<std::string>&) override {
     const EndSignals signals;
-    if (shape_.empty() && flags_.model.empty()) {
+    if (flags_.shape.empty() && flags_.model.empty()) {
       throw UsageError("serve needs --model DIR, or --shape NAME for random weights");
     }
     server::ServerOptions options = Options();
@@ -141,7 +137,7 @@ class ServeCommand final : public Command {
     }
     auto server = std::make_unique<server::Server>(std::move(options));
     Note(fmt::format("listening on {}, loading {}\n", server->url(),
-                     shape_.empty() ? flags_.model : shape_ + " with random weights"));
+                     flags_.shape.empty() ? flags_.model : flags_.shape + " with random weights"));
 
     std::unique_ptr<server::ServedModel> model = AwaitModel(signals);
     // From here on a signal no longer ends the process at once. The server is announced as ready
@@ -297,10 +293,10 @@ class ServeCommand final : public Command {
   std::unique_ptr<server::ServedModel> LoadModel() {
     flags_.WarnOfUnused();
     EngineOptions options = flags_.ToEngineOptions();
-    auto engine = shape_.empty() ? Engine::Load(flags_.model, options)
-                                 : Engine::Random(shape_, kSeed, options);
+    auto engine = flags_.shape.empty() ? Engine::Load(flags_.model, options)
+                                       : Engine::Random(flags_.shape, kSeed, options);
     // A model in the Hugging Face cache is in a directory named by a hash.
-    if (names_.empty() && !shape_.empty()) names_ = {shape_};
+    if (names_.empty() && !flags_.shape.empty()) names_ = {flags_.shape};
     if (names_.empty() && !std::filesystem::is_directory(flags_.model)) names_ = {flags_.model};
     limits_.max_batch = engine->memory_plan().max_batch;
     auto model = server::MakeServedModel(std::move(engine), names_, template_file_, limits_);
@@ -359,7 +355,6 @@ class ServeCommand final : public Command {
   }
 
   EngineFlags flags_;
-  std::string shape_;
   std::vector<std::string> names_;
   std::string template_file_;
   server::HttpOptions http_;

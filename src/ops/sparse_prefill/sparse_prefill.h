@@ -4,9 +4,10 @@
 // The estimate is that of XAttention (Xu et al., 2025, section 3.1): the scores on every 16th
 // antidiagonal of the matrix of scores, a sixteenth of the products. 16 consecutive queries and 16
 // rows share the mean of the 16 scores q_s k_(15-s), s = 0 .. 15, on the antidiagonal of their
-// square: it crosses every vertical and every diagonal stripe. The softmax over these means, summed
-// over the squares of a pair of blocks, is the pair's estimated share of the attention. Blocks are
-// then kept by share, largest first, until their sum reaches `mass`.
+// square: it crosses every vertical and every diagonal stripe. At the ends of chunk and context the
+// mean is that of the scores that exist, and a square without any has no share. The softmax over
+// these means, summed over the squares of a pair of blocks, is the pair's estimated share of the
+// attention. Blocks are then kept by share, largest first, until their sum reaches `mass`.
 #pragma once
 
 #include <cstdint>
