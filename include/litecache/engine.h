@@ -42,6 +42,12 @@ struct EngineOptions {
   // there is one, otherwise the CPU.
   std::string device = "auto";
   int threads = 0;  // CPU threads; 0: one per core
+  // Tensor parallelism: the model is divided among that many processes, which this one starts, each
+  // with a GPU of its own (device "cuda": the first ones; "cuda:N": from N on) or a share of the
+  // cores. Heads, feed-forward blocks and the vocabulary are divided, and so is the KV cache.
+  // kv.device_memory is of each GPU, `memory` and kv.host_memory are of all ranks together,
+  // `threads` of each.
+  int tensor_parallel = 1;
   // Budget in bytes for weights, KV and buffers together; 0: 90% of the available memory. With a
   // GPU: of host memory only; the GPU's budget is kv.device_memory.
   uint64_t memory = 0;

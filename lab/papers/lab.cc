@@ -116,7 +116,7 @@ Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64
   }
   Loaded& loaded = Load(cell.shape);
   Subject& subject = loaded.subject;
-  auto profile = engine::LoadProfile(options, subject.directory(), subject.layout());
+  auto profile = engine::LoadProfile(options, subject.directory(), subject.config());
   if (profile == nullptr && options.policy == "litecache") profile = loaded.profile;
   const auto plan =
       kv::MakeCachePlan(subject.layout(), options, profile, machine_.compute().type());

@@ -9,7 +9,9 @@
 #include "engine/prefill_chunk.h"
 #include "io/hub.h"
 #include "kv/tiers.h"
+#include "model/shard.h"
 #include "model/weight_placement.h"
+#include "parallel/communicator.h"
 
 namespace litecache::bench {
 
@@ -46,8 +48,8 @@ void Subject::Load(const SubjectOptions& options) {
     name_ = options.model;
     directory_ = io::ResolveModel(options.model);
     decoder_ = model::LoadDecoder(device, directory_, load);
-    max_context_ = decoder_->config().max_context;
-    layout_ = decoder_->config().kv_layout(decoder_->kv_dtype());
+    config_ = decoder_->config();
+    layout_ = config_.kv_layout(decoder_->kv_dtype());
     caps_.host -= std::min(caps_.host, decoder_->host_weight_bytes());
     return;
   }
@@ -62,15 +64,16 @@ void Subject::Load(const SubjectOptions& options) {
     config.KeepLayers(options.layers);
   }
   const model::WeightTypes types(config, load.dtype, load.quantization, nullptr);
+  config_ = load.ranks == nullptr ? config
+                                  : model::ShardOf(config, load.ranks->rank(), load.ranks->ranks());
   const auto weights =
-      model::EstimateWeights(config, types, {load.weights_on_device, load.experts_on_device},
+      model::EstimateWeights(config_, types, {load.weights_on_device, load.experts_on_device},
                              device.type() == DeviceType::kCuda);
   engine::CheckWeightsFit(name_, weights.device, caps_.device);
   if (weights.host > 0) engine::CheckWeightsFit(name_, weights.host, caps_.host);
-  max_context_ = config.max_context;
   const bool bf16 = load.dtype.value_or(config.weight_dtype) == DType::kBF16 ||
                     (!load.dtype && load.quantization.format != nullptr);
-  layout_ = config.kv_layout(bf16 ? DType::kBF16 : DType::kF32);
+  layout_ = config_.kv_layout(bf16 ? DType::kBF16 : DType::kF32);
   weights_ = weights.device;
   if (options.before_weights) options.before_weights(*this);
   decoder_ = model::RandomDecoder(device, config, options.seed, load);
@@ -80,9 +83,9 @@ void Subject::Load(const SubjectOptions& options) {
 
 void Subject::CheckFits(const std::string& policy, kv::CachePlan& plan, int64_t batch,
                         int64_t context, int64_t more) const {
-  if (context + more > max_context_) {
+  if (context + more > config_.max_context) {
     throw InvalidArgument("--context {}: {} tokens are needed, but the model has a context of {}",
-                          context, context + more, max_context_);
+                          context, context + more, config_.max_context);
   }
   const uint64_t fixed =
       decoder_ == nullptr

@@ -46,6 +46,7 @@ class Subject {
   const model::Decoder& decoder() const { return *decoder_; }
   int64_t prefill_chunk() const { return prefill_chunk_; }
   const kv::Layout& layout() const { return layout_; }
+  const model::ModelConfig& config() const { return config_; }
 
   // As the engine does, gives up resident heads of the plan until the sequences fit. Throws a
   // CapacityError that gives the largest context that fits, if `batch` sequences of `context`
@@ -63,7 +64,7 @@ class Subject {
   std::string name_;
   std::filesystem::path directory_;
   kv::Layout layout_;
-  int64_t max_context_ = 0;
+  model::ModelConfig config_;
   uint64_t weights_ = 0;  // bytes on the device, estimated before they are loaded
   std::unique_ptr<model::Decoder> decoder_;
 };

@@ -33,6 +33,7 @@ nlohmann::ordered_json BenchReport::HeaderJson() const {
             {"parameters", config.parameters()},
             {"weight_bytes", subject.decoder().weight_bytes()},
             {"host_weight_bytes", subject.decoder().host_weight_bytes()},
+            {"ranks", config.shard.ranks},
             {"kv_heads", config.layers * config.kv_heads},
             {"kv_bytes_per_token", config.kv_layout(dtype).token_bytes()}}},
           {"machine",
@@ -47,9 +48,13 @@ nlohmann::ordered_json BenchReport::HeaderJson() const {
 
 std::string BenchReport::HeaderText() const {
   return fmt::format(
-      "{} on {}\nmemory {:.1f} GB/s, {}{} arithmetic {:.0f} GFLOP/s (measured); "
+      "{} on {}{}\nmemory {:.1f} GB/s, {}{} arithmetic {:.0f} GFLOP/s (measured); "
       "weights {}\n{}",
-      subject.name(), device.Info().name, rates.bytes_per_second / 1e9,
+      subject.name(), device.Info().name,
+      subject.config().shard.ranks > 1
+          ? fmt::format(", one of {} ranks, whose figures these are", subject.config().shard.ranks)
+          : "",
+      rates.bytes_per_second / 1e9,
       rates.link_bytes_per_second > 0
           ? fmt::format("link {:.1f} GB/s, ", rates.link_bytes_per_second / 1e9)
           : "",

@@ -1,10 +1,9 @@
-// Engine: a model's files, its memory plan, and the core that runs it.
+// Engine: a model, its memory plan, and the core that runs it.
 
 #include "litecache/engine.h"
 
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -13,24 +12,17 @@
 
 #include "base/error.h"
 #include "base/logging.h"
-#include "base/progress.h"
 #include "base/thread_pool.h"
-#include "base/units.h"
-#include "device/machine.h"
 #include "engine/core.h"
 #include "engine/deterministic.h"
 #include "engine/engine_plan.h"
 #include "engine/kv_profile.h"
-#include "engine/memory_plan.h"
+#include "engine/load.h"
 #include "engine/prefill_chunk.h"
-#include "io/checkpoint.h"
-#include "io/generation_config.h"
-#include "io/hub.h"
+#include "engine/ranks/leader.h"
+#include "engine/ranks/ranks.h"
 #include "kv/cache_plan.h"
 #include "model/decoder.h"
-#include "model/fingerprint.h"
-#include "model/weight_placement.h"
-#include "tokenizer/placeholder.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/tokenizer.h"
 
@@ -38,10 +30,6 @@ namespace litecache {
 namespace {
 
 using engine::Parts;
-
-// Share of the free memory that a budget takes by default; the rest is for the program itself and
-// for programs started later.
-constexpr double kDefaultShare = 0.9;
 
 class TokenizerText final : public engine::TokenText {
  public:
@@ -54,69 +42,14 @@ class TokenizerText final : public engine::TokenText {
   tokenizer::StreamDecoder stream_;
 };
 
-Parts Begin(const EngineOptions& options, std::string name) {
-  options.Validate();
-  if (options.threads > AvailableCores()) {
-    LogWarning(
-        "--threads {}: this process may use {} cores, and threads that wait for a core slow the "
-        "others down",
-        options.threads, AvailableCores());
-  }
-  Parts parts;
-  parts.name = std::move(name);
-  parts.machine = OpenMachine(options.device, options.threads);
-  for (const auto& [name, share] : {std::pair("weights_on_device", options.weights_on_device),
-                                    {"experts_on_device", options.experts_on_device}}) {
-    if (parts.machine.gpu != nullptr || share == 1) continue;
-    throw InvalidArgument(
-        "{} = {}: on the CPU all weights are in the host's memory; leave it out, or run on a GPU "
-        "(device = cuda)",
-        name, share);
-  }
-  parts.stream = parts.machine.compute().CreateStream();
-  if (options.deterministic) MakeBatchInvariant(*parts.stream);
-  // Measured before the weights are loaded; otherwise mapped files would count twice.
-  parts.budget =
-      options.memory > 0
-          ? options.memory
-          : static_cast<uint64_t>(kDefaultShare *
-                                  static_cast<double>(parts.machine.cpu->Info().free_memory));
-  if (parts.machine.gpu != nullptr) {
-    const uint64_t free = parts.machine.gpu->Info().free_memory;
-    if (options.kv.device_memory > free) {
-      throw CapacityError("device_memory = {}: {} has only {} free",
-                          FormatBytes(options.kv.device_memory), parts.machine.gpu->Info().name,
-                          FormatBytes(free));
-    }
-    parts.gpu_budget = options.kv.device_memory > 0
-                           ? options.kv.device_memory
-                           : static_cast<uint64_t>(kDefaultShare * static_cast<double>(free));
-  }
-  return parts;
-}
-
-// Called before the weights are read.
-void CheckWeights(const Parts& parts, const model::ModelConfig& config,
-                  const EngineOptions& options) {
-  engine::CheckLayersAhead(options, config);
-  const model::LoadOptions load = engine::WeightOptions(options);
-  const auto checkpoint = parts.directory.empty() ? nullptr
-                                                  : std::make_shared<const io::Checkpoint>(
-                                                        parts.directory, config.experts.stacked);
-  const auto weights = model::EstimateWeights(
-      config, {config, load.dtype, load.quantization, checkpoint},
-      {load.weights_on_device, load.experts_on_device}, parts.machine.gpu != nullptr);
-  engine::CheckWeightsFit(parts.name, weights.device, parts.weights_budget(), parts.gpu_budget > 0);
-  if (weights.host > 0) engine::CheckWeightsFit(parts.name, weights.host, parts.budget);
-}
-
 class EngineImpl final : public Engine {
  public:
   EngineImpl(Parts parts, const EngineOptions& options)
       : parts_(std::move(parts)),
-        plan_(engine::MakePlan(parts_, options)),
+        plan_(engine::PlanTogether(parts_, options)),
         kv_notes_(engine::DescribePlan(*plan_.cache, plan_.kv, plan_.profile.get())),
         cache_(plan_.cache->Create(parts_.machine.compute(), plan_.memory.kv)) {
+    if (parts_.group != nullptr) LeadRanks();
     for (const std::string& note : kv_notes_) LogInfo("KV cache: {}", note);
     if (const auto warning = engine::PlanWarning(*plan_.cache, plan_.profile.get());
         !warning.empty()) {
@@ -125,8 +58,8 @@ class EngineImpl final : public Engine {
     engine::Backend backend;
     backend.device = &parts_.machine.compute();
     backend.stream = parts_.stream.get();
-    backend.decoder = parts_.decoder.get();
-    backend.cache = cache_.get();
+    backend.decoder = leading_decoder_ != nullptr ? leading_decoder_.get() : parts_.decoder.get();
+    backend.cache = leading_cache_ != nullptr ? leading_cache_.get() : cache_.get();
     backend.pool = &parts_.machine.cpu->pool();
     backend.eos_ids = parts_.eos_ids;
     if (parts_.tokenizer != nullptr) {
@@ -147,7 +80,10 @@ class EngineImpl final : public Engine {
                      DraftTokens(options)});
   }
 
-  const model::ModelConfig& config() const override { return parts_.decoder->config(); }
+  const model::ModelConfig& config() const override {
+    const model::ModelConfig& part = parts_.decoder->config();
+    return part.shard.whole != nullptr ? *part.shard.whole : part;
+  }
   const tokenizer::Tokenizer& tokenizer() const override {
     if (parts_.tokenizer == nullptr) {
       throw Error(
@@ -190,6 +126,16 @@ class EngineImpl final : public Engine {
   }
 
  private:
+  void LeadRanks() {
+    const model::ModelConfig& part = parts_.decoder->config();
+    kv_notes_.push_back(fmt::format(
+        "tensor parallelism: each of {} ranks has {} of {} query heads and {} of {} KV "
+        "heads; memory and counts are those of one",
+        part.shard.ranks, part.q_heads, config().q_heads, part.kv_heads, config().kv_heads));
+    leading_cache_ = std::make_unique<engine::LeadingCache>(*cache_);
+    leading_decoder_ =
+        std::make_unique<engine::LeadingDecoder>(*parts_.decoder, *leading_cache_, *parts_.group);
+  }
   int64_t DraftTokens(const EngineOptions& options) const {
     if (options.draft == "off") return 0;
     if (parts_.machine.gpu != nullptr) {
@@ -203,6 +149,10 @@ class EngineImpl final : public Engine {
     engine::PrefixOptions prefixes{options.prefix_store, options.prefix_store_bytes, ""};
     if (options.deterministic) prefixes.chunk = plan_.memory.prefill_chunk;
     if (prefixes.store.empty()) return prefixes;
+    if (parts_.group != nullptr) {
+      throw Unsupported(
+          "prefix_store: with tensor_parallel no rank has the rows of all heads; leave it out");
+    }
     const std::string cache = plan_.cache->Identity();
     if (cache.empty()) {
       throw Unsupported("prefix_store: KV policy '{}' cannot write its rows to a disk here",
@@ -219,98 +169,33 @@ class EngineImpl final : public Engine {
   engine::Plan plan_;
   std::vector<std::string> kv_notes_;
   std::unique_ptr<kv::Cache> cache_;
+  // With tensor parallelism; null without.
+  std::unique_ptr<engine::LeadingCache> leading_cache_;
+  std::unique_ptr<engine::LeadingDecoder> leading_decoder_;
   std::unique_ptr<engine::Core> core_;  // declared last: its thread ends before the other members
 };
 
-// The ids that end an answer according to generation_config.json, config.json and the tokenizer.
-// They differ in practice: chat models end a turn with a token that config.json does not list.
-std::vector<int32_t> MergeEosIds(const io::GenerationConfig& generation,
-                                 const model::ModelConfig& config,
-                                 const tokenizer::Tokenizer* tokenizer) {
-  std::vector<int32_t> ids = generation.eos_ids;
-  ids.insert(ids.end(), config.eos_ids.begin(), config.eos_ids.end());
-  if (tokenizer != nullptr && tokenizer->eos_id()) ids.push_back(*tokenizer->eos_id());
-  std::sort(ids.begin(), ids.end());
-  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
-  std::erase_if(ids, [&](int32_t id) { return id < 0 || id >= config.vocab; });
-  return ids;
-}
-
-SamplingParams DefaultSampling(const io::GenerationConfig& generation) {
-  SamplingParams params;
-  if (generation.temperature) params.temperature = *generation.temperature;
-  if (generation.do_sample && !*generation.do_sample) params.temperature = 0;
-  if (generation.top_k) params.top_k = static_cast<int>(*generation.top_k);
-  if (generation.top_p) params.top_p = *generation.top_p;
-  if (generation.min_p) params.min_p = *generation.min_p;
-  if (generation.repetition_penalty) params.repetition_penalty = *generation.repetition_penalty;
-  return params;
-}
-
-// Shows the progress of loading, if the options say so, as long as it lives.
-class LoadingBar {
- public:
-  LoadingBar(const EngineOptions& options, model::LoadOptions* load) {
-    if (!options.show_progress) return;
-    load->progress = [this](int64_t done, int64_t total) {
-      if (bar_ == nullptr) bar_ = std::make_unique<ProgressBar>("Loading", total, "B");
-      bar_->Update(done);
-    };
+std::unique_ptr<Engine> LoadEngine(const engine::ModelSource& source,
+                                   const EngineOptions& options) {
+  options.Validate();
+  if (options.tensor_parallel == 1) {
+    return std::make_unique<EngineImpl>(engine::LoadParts(source, options, nullptr), options);
   }
-  LoadingBar(const LoadingBar&) = delete;
-  LoadingBar& operator=(const LoadingBar&) = delete;
-
- private:
-  std::unique_ptr<ProgressBar> bar_;
-};
+  const auto group = engine::JoinRanks(options.tensor_parallel);
+  engine::TellLoad(*group, source, options);
+  const EngineOptions own = engine::OptionsOfRank(options, *group);
+  return std::make_unique<EngineImpl>(engine::LoadParts(source, own, group), own);
+}
 
 }  // namespace
 
 std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptions& options) {
-  Parts parts = Begin(options, model);
-  parts.directory = io::ResolveModel(model);
-  parts.identity = [directory = parts.directory, context = options.max_context] {
-    // The fingerprint only samples the weights; file times reveal changes between the samples.
-    return model::Fingerprint(directory, context) + " " + io::Checkpoint(directory).FileVersions();
-  };
-  const auto config = model::ModelConfig::FromModel(parts.directory);
-  // Small files come first: their errors appear at once, not after gigabytes have been read.
-  parts.tokenizer = tokenizer::Tokenizer::FindIn(parts.directory);
-  const auto generation = io::GenerationConfig::FromModel(parts.directory);
-  parts.sampling = DefaultSampling(generation);
-  parts.sampling.Validate();
-  parts.eos_ids = MergeEosIds(generation, config, parts.tokenizer.get());
-  CheckWeights(parts, config, options);
-
-  model::LoadOptions load = engine::WeightOptions(options);
-  if (parts.machine.gpu != nullptr && config.weight_dtype == DType::kF16 && !load.dtype &&
-      load.quantization.format == nullptr) {
-    LogWarning("{}: f16 weights take twice their memory on a GPU, as f32; --dtype bf16 rounds them",
-               parts.name);
-  }
-  {
-    const LoadingBar bar(options, &load);
-    parts.decoder = model::LoadDecoder(parts.machine.compute(), parts.directory, load);
-  }
-  parts.weights_mapped = parts.machine.gpu == nullptr && load.quantization.format == nullptr &&
-                         !config.quantization && !model::ConvertsWeights(config, load.dtype);
-  return std::make_unique<EngineImpl>(std::move(parts), options);
+  return LoadEngine({model, std::nullopt}, options);
 }
 
 std::unique_ptr<Engine> Engine::Random(const std::string& shape, uint64_t seed,
                                        const EngineOptions& options) {
-  Parts parts = Begin(options, shape);
-  parts.identity = [shape, seed] { return fmt::format("random {} {}", shape, seed); };
-  const auto config = model::ModelConfig::FromShapeName(shape);
-  parts.tokenizer = tokenizer::PlaceholderTokenizer(config.vocab);
-  CheckWeights(parts, config, options);
-  model::LoadOptions load = engine::WeightOptions(options);
-  {
-    const LoadingBar bar(options, &load);
-    parts.decoder = model::RandomDecoder(parts.machine.compute(), config, seed, load);
-  }
-  parts.eos_ids = config.eos_ids;
-  return std::make_unique<EngineImpl>(std::move(parts), options);
+  return LoadEngine({shape, seed}, options);
 }
 
 }  // namespace litecache

@@ -140,11 +140,10 @@ void PlanForMost(const Parts& parts, const EngineOptions& options, Plan* plan) {
 // options.kv.policy is the name of a policy.
 Plan PlanPolicy(const Parts& parts, const EngineOptions& options) {
   CheckLayersAhead(options, ConfigOf(parts));
-  const kv::Layout layout = ConfigOf(parts).kv_layout(parts.decoder->kv_dtype());
   const int64_t logit_row_bytes = ConfigOf(parts).vocab * static_cast<int64_t>(sizeof(float));
   Plan plan;
   plan.kv = WithMeasuredSources(options.kv, parts.machine.compute(), *parts.stream, *parts.decoder);
-  plan.profile = WithMeasuredSpeed(LoadProfile(plan.kv, parts.directory, layout), plan.kv,
+  plan.profile = WithMeasuredSpeed(LoadProfile(plan.kv, parts.directory, ConfigOf(parts)), plan.kv,
                                    parts.machine.compute(), *parts.stream, *parts.decoder);
   plan.score_rows =
       std::clamp<int64_t>(kScoreLogitBytes / logit_row_bytes, 1, PrefillChunk(parts, options));
@@ -225,6 +224,20 @@ Plan MakePlan(const Parts& parts, const EngineOptions& options) {
     if (alternative.empty()) throw;
     throw CapacityError("{}; or {}", error.what(), alternative);
   }
+}
+
+Plan PlanTogether(const Parts& parts, const EngineOptions& options) {
+  Plan plan = MakePlan(parts, options);
+  if (parts.group == nullptr) return plan;
+  MemoryPlan& memory = plan.memory;
+  int64_t* const sizes[] = {&memory.context_limit, &memory.max_batch, &memory.prefill_chunk,
+                            &plan.score_rows};
+  std::vector<uint64_t> least = {memory.kv.device, memory.kv.host};
+  for (const int64_t* size : sizes) least.push_back(static_cast<uint64_t>(*size));
+  parts.group->Minimum(least);
+  memory.kv = {.device = least[0], .host = least[1]};
+  for (size_t i = 0; i < std::size(sizes); ++i) *sizes[i] = static_cast<int64_t>(least[2 + i]);
+  return plan;
 }
 
 model::LoadOptions WeightOptions(const EngineOptions& options) {

@@ -14,6 +14,7 @@
 #include "kv/heads/profile.h"
 #include "litecache/engine.h"
 #include "model/decoder.h"
+#include "parallel/process_group.h"
 #include "tokenizer/tokenizer.h"
 
 namespace litecache::engine {
@@ -22,6 +23,8 @@ namespace litecache::engine {
 struct Parts {
   Machine machine;
   std::unique_ptr<Stream> stream;
+  std::shared_ptr<parallel::ProcessGroup> group;  // with tensor parallelism; else null
+  std::shared_ptr<parallel::Communicator> ranks;  // the same
   std::unique_ptr<model::Decoder> decoder;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::filesystem::path directory;
@@ -53,6 +56,9 @@ struct Plan {
 // Throws CapacityError where weights, buffers and the context do not fit; for policy full it says
 // what litecache would take if that fits. Throws also what the policy and its profile throw.
 Plan MakePlan(const Parts& parts, const EngineOptions& options);
+
+// The same on all ranks of tensor parallelism: what one of them has no room for, none uses.
+Plan PlanTogether(const Parts& parts, const EngineOptions& options);
 
 // How the weights are loaded, without progress.
 model::LoadOptions WeightOptions(const EngineOptions& options);

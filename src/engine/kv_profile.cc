@@ -13,6 +13,7 @@
 #include "kv/heads/prediction_sources.h"
 #include "kv/heads/profile.h"
 #include "model/fingerprint.h"
+#include "model/shard.h"
 
 namespace litecache::engine {
 
@@ -28,7 +29,7 @@ std::filesystem::path ProfilePath(const std::filesystem::path& model) {
 
 std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
                                                const std::filesystem::path& model,
-                                               const kv::Layout& layout) {
+                                               const model::ModelConfig& config) {
   if (!UsesProfile(options)) return nullptr;
   std::filesystem::path path = options.profile;
   if (options.profile == "auto") {
@@ -41,7 +42,9 @@ std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
                           path.string());
   }
   auto profile = std::make_shared<kv::Profile>(kv::Profile::Load(path));
-  profile->CheckModel(layout, model::Fingerprint(model), path);
+  const model::ModelConfig& whole = config.shard.whole != nullptr ? *config.shard.whole : config;
+  profile->CheckModel(whole.kv_layout(DType::kF32), model::Fingerprint(model), path);
+  if (config.shard.whole != nullptr) *profile = kv::ProfileOf(*profile, model::HeadsOf(config));
   return profile;
 }
 

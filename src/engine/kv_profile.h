@@ -9,6 +9,7 @@
 #include "kv/cache_plan.h"
 #include "kv/heads/profile.h"
 #include "litecache/kv_options.h"
+#include "model/config.h"
 
 namespace litecache::engine {
 
@@ -21,10 +22,11 @@ bool UsesProfile(const KvOptions& options);
 
 // options.profile: a file, "auto" (ProfilePath of `model`, if it exists) or "none". Returns
 // null without a profile, and for policies that need none. model: empty for one without
-// files. Throws FileError for a file that is missing, damaged or another model's.
+// files. Of a rank's part it is the part's heads. Throws FileError for a file that is missing,
+// damaged or another model's.
 std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
                                                const std::filesystem::path& model,
-                                               const kv::Layout& layout);
+                                               const model::ModelConfig& config);
 
 // Tells users what the policy lacks here, what that costs, and how to fix it; empty if it lacks
 // nothing.

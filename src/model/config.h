@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -95,6 +96,14 @@ struct ExpertConfig {
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
 };
 
+struct ModelConfig;
+
+// Tensor parallelism: which part of a model a config describes (model/shard.h).
+struct Shard {
+  int rank = 0, ranks = 1;
+  std::shared_ptr<const ModelConfig> whole;  // null: it is the whole model
+};
+
 struct ModelConfig {
   Family family = Family::kLlama;
   std::string architecture;  // such as "LlamaForCausalLM"
@@ -152,6 +161,9 @@ struct ModelConfig {
   bool final_norm = true;
   std::vector<int32_t> eos_ids;
   int32_t bos_id = -1;
+  // Of a part, q_heads, kv_heads and the widths of feed-forward blocks are the part's own; the rest
+  // is the whole model's.
+  Shard shard;
 
   bool rotary() const { return family != Family::kOpt; }
   int64_t rotated() const { return rotary_dim == 0 ? head_dim : rotary_dim; }

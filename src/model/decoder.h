@@ -13,6 +13,10 @@
 #include "model/config.h"
 #include "model/weight_types.h"
 
+namespace litecache::parallel {
+class Communicator;
+}
+
 namespace litecache::model {
 
 struct LoadOptions {
@@ -29,6 +33,9 @@ struct LoadOptions {
   double experts_on_device = 1;
   // The most tokens that a sequence will have; 0: the model's own context.
   int64_t max_context = 0;
+  // Tensor parallelism: the other ranks, among which the model is divided; must outlive the
+  // decoder. Null: there are none.
+  parallel::Communicator* ranks = nullptr;
   // Called with bytes done and bytes total while weights are read; may throw to cancel.
   std::function<void(int64_t done, int64_t total)> progress;
 };
@@ -43,6 +50,7 @@ class Decoder {
  public:
   virtual ~Decoder() = default;
 
+  // Of a rank's part with tensor parallelism (Shard).
   virtual const ModelConfig& config() const = 0;
   // The dtype that KV rows are stored in: bf16, or f32 when computing in f32 (f16 and f32
   // checkpoints compute in f32).

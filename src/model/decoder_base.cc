@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "device/recording_key.h"
 #include "device/sections.h"
+#include "ops/dense/gather.h"
 #include "ops/linear/linear.h"
 
 namespace litecache::model {
@@ -131,6 +132,18 @@ void DecoderBase::CheckStep(const kv::Step& step, std::span<const int32_t> token
       throw InvalidArgument("position {} is outside the model's context of {} tokens", position,
                             config_.max_context);
     }
+  }
+}
+
+void DecoderBase::JoinLogits(Stream& stream, const MatrixView& own, const MatrixView& parts,
+                             const MatrixView& logits) const {
+  ranks_->AllGather(stream, own, parts);
+  for (int rank = 0; rank < config_.shard.ranks; ++rank) {
+    const int64_t first = rank * own.cols;
+    const int64_t count = std::min(own.cols, config_.vocab - first);
+    if (count <= 0) break;
+    ops::CopyRows(stream, parts.Rows(rank * own.rows, own.rows).Columns(0, count),
+                  logits.Columns(first, count));
   }
 }
 

@@ -14,6 +14,7 @@
 #include "model/decoder.h"
 #include "model/expert_block.h"
 #include "model/weights.h"
+#include "parallel/communicator.h"
 
 namespace litecache::model {
 
@@ -44,6 +45,8 @@ class DecoderBase : public Decoder {
   uint64_t moved_weight_bytes() const override;
   ExpertCounts expert_counts() const override;
   uint64_t weight_bytes_per_step(int64_t rows) const override;
+  // Called once, before the first step of a rank's part.
+  void Join(parallel::Communicator& ranks) { ranks_ = &ranks; }
 
  protected:
   DecoderBase(Device& device, const ModelConfig& config, std::unique_ptr<WeightStore> weights)
@@ -102,6 +105,17 @@ class DecoderBase : public Decoder {
     return on_gpu() && config_.weight_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
   }
   bool on_gpu() const { return device_.type() == DeviceType::kCuda; }
+  // With tensor parallelism, a product that only has a part of its columns here gives one summand
+  // of its result. What every rank has, such as the residual stream, is added by rank 0.
+  bool adds_shared() const { return config_.shard.rank == 0; }
+  // x becomes the sum over the ranks; without them, it stays.
+  void SumOverRanks(Stream& stream, const MatrixView& x) const {
+    if (ranks_ != nullptr) ranks_->AllReduce(stream, x);
+  }
+  // parts, then `logits`, receive all ranks' columns of the logits: own [L, padded], of which the
+  // rank's part of the vocabulary is first; parts [ranks * L, padded].
+  void JoinLogits(Stream& stream, const MatrixView& own, const MatrixView& parts,
+                  const MatrixView& logits) const;
   Device& device() const { return device_; }
 
   // A step's ids in device memory, as its operations read them.
@@ -123,9 +137,10 @@ class DecoderBase : public Decoder {
   Device& device_;
   ModelConfig config_;
   std::unique_ptr<WeightStore> weights_;
-  uint64_t gathered_bytes_ = 0;      // of tables that are only gathered from
-  uint64_t expert_bytes_ = 0;        // of all experts that routers choose from
-  uint64_t gathered_row_bytes_ = 0;  // bytes of those tables that one token reads
+  parallel::Communicator* ranks_ = nullptr;  // null: this is the whole model
+  uint64_t gathered_bytes_ = 0;              // of tables that are only gathered from
+  uint64_t expert_bytes_ = 0;                // of all experts that routers choose from
+  uint64_t gathered_row_bytes_ = 0;          // bytes of those tables that one token reads
   Buffer workspace_;
   std::unique_ptr<Mirror> inputs_;  // [3][input_rows_]: tokens, positions, rows that get logits
   int64_t input_rows_ = 0;

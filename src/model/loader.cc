@@ -6,11 +6,14 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_device.h"
 #include "model/decoder.h"
+#include "model/decoder_base.h"
 #include "model/expert_store.h"
 #include "model/families.h"
+#include "model/shard.h"
 #include "model/weight_placement.h"
 #include "model/weights.h"
 #include "ops/common/available_cuda.h"
+#include "parallel/communicator.h"
 
 namespace litecache::model {
 namespace {
@@ -67,15 +70,33 @@ std::unique_ptr<ExpertStore> MakeExpertStore(Device& device, const ModelConfig& 
       options.experts_on_device);
 }
 
+ModelConfig PartOfRank(const ModelConfig& whole, const LoadOptions& options) {
+  return options.ranks == nullptr ? whole
+                                  : ShardOf(whole, options.ranks->rank(), options.ranks->ranks());
+}
+std::unique_ptr<WeightStore> PartOfRank(Device& host, const ModelConfig& part,
+                                        std::unique_ptr<WeightStore> whole, bool passing) {
+  if (part.shard.whole == nullptr) return whole;
+  return ShardWeights(host, part, std::move(whole), passing);
+}
+
+std::unique_ptr<Decoder> Build(Device& device, const ModelConfig& config,
+                               std::unique_ptr<WeightStore> store, const LoadOptions& options) {
+  auto decoder = SpecOf(config.family).build(device, config, std::move(store));
+  if (options.ranks != nullptr) static_cast<DecoderBase&>(*decoder).Join(*options.ranks);
+  return decoder;
+}
+
 }  // namespace
 
 std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path& model,
                                      const LoadOptions& options) {
-  ModelConfig config = ModelConfig::FromModel(model);
-  if (options.max_context > 0) config.LimitContext(options.max_context);
+  ModelConfig whole = ModelConfig::FromModel(model);
+  if (options.max_context > 0) whole.LimitContext(options.max_context);
   const bool gpu = device.type() == DeviceType::kCuda;
-  const auto checkpoint = std::make_shared<const io::Checkpoint>(model, config.experts.stacked);
-  const WeightTypes types(config, options.dtype, options.quantization, checkpoint);
+  const auto checkpoint = std::make_shared<const io::Checkpoint>(model, whole.experts.stacked);
+  const WeightTypes types(whole, options.dtype, options.quantization, checkpoint);
+  ModelConfig config = PartOfRank(whole, options);
   int64_t total = 0;
   if (gpu) {
     const uint64_t kept = RequireMemory(device, config, types, "weights", SharesOf(options));
@@ -94,21 +115,22 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
   if (gpu) host = std::make_unique<CpuDevice>();
   auto store = OpenCheckpointWeights(gpu ? *host : device, checkpoint, types, gpu,
                                      gpu ? decltype(options.progress)() : options.progress);
+  store = PartOfRank(gpu ? *host : device, config, std::move(store), gpu);
   if (gpu) {
     store = UploadWeights(device, host->pool(), std::move(store), std::move(stream),
                           std::move(experts), total, options.progress);
   }
   WeightStore& weights = *store;  // owned by the decoder from here on
   config.quantized = types.quantizes();
-  auto decoder = SpecOf(config.family).build(device, config, std::move(store));
+  auto decoder = Build(device, config, std::move(store), options);
   weights.Finish(options.progress);
   return decoder;
 }
 
 std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& shape, uint64_t seed,
                                        const LoadOptions& options) {
-  ModelConfig config = shape;
-  const WeightTypes types(config, options.dtype, options.quantization, nullptr);
+  const WeightTypes types(shape, options.dtype, options.quantization, nullptr);
+  ModelConfig config = PartOfRank(shape, options);
   config.quantized = types.quantizes();
   RequireMemory(device, config, types, "random weights", SharesOf(options));
   auto stream = MakeStream(device, config, options);
@@ -122,17 +144,19 @@ std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& shape,
       CpuDevice host;
       // The driver would copy unpinned memory once more, on one core.
       PinnedHost pinned(static_cast<CudaDevice&>(device));
-      auto store = UploadWeights(device, host.pool(),
-                                 MakeRandomWeights(host, types, seed, progress, &pinned),
-                                 std::move(stream), std::move(experts), total, {});
+      auto store = PartOfRank(host, config, MakeRandomWeights(host, types, seed, progress, &pinned),
+                              /*passing=*/true);
+      store = UploadWeights(device, host.pool(), std::move(store), std::move(stream),
+                            std::move(experts), total, {});
       WeightStore& weights = *store;
-      auto decoder = SpecOf(config.family).build(device, config, std::move(store));
+      auto decoder = Build(device, config, std::move(store), options);
       weights.Finish({});
       return decoder;
     }
   }
-  auto weights = MakeRandomWeights(device, types, seed, progress);
-  return SpecOf(config.family).build(device, config, std::move(weights));
+  auto weights = PartOfRank(device, config, MakeRandomWeights(device, types, seed, progress),
+                            /*passing=*/false);
+  return Build(device, config, std::move(weights), options);
 }
 
 }  // namespace litecache::model

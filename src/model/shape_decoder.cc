@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
 #include "model/families.h"
+#include "model/shard.h"
 #include "model/weight_placement.h"
 #include "ops/experts/expert_slots_cuda.h"
 
@@ -18,21 +19,26 @@ namespace {
 // Counts what the decoder of a family takes.
 class ShapeWeights final : public WeightStore {
  public:
-  ShapeWeights(const WeightTypes& types, const WeightPlacement& placement, double experts, bool gpu,
-               WeightBytes* counted)
-      : types_(types), placement_(placement), experts_(experts), gpu_(gpu), counted_(*counted) {}
+  ShapeWeights(const ModelConfig& config, const WeightTypes& types,
+               const WeightPlacement& placement, double experts, bool gpu, WeightBytes* counted)
+      : config_(config),
+        types_(types),
+        placement_(placement),
+        experts_(experts),
+        gpu_(gpu),
+        counted_(*counted) {}
   bool Has(const std::string& name) const override { return types_.Has(name); }
   MatrixView Type(const std::string& name, int64_t rows, int64_t cols) const override {
-    return types_.Of(name, rows, cols);
+    return TypeOf(name, rows, cols);
   }
   MatrixView Matrix(const std::string& name, int64_t rows, int64_t cols) override {
-    const MatrixView type = types_.Of(name, rows, cols);
+    const MatrixView type = TypeOf(name, rows, cols);
     counted_.device += WeightBytesOf(type, gpu_);
     return type;
   }
   MatrixView LayerMatrix(const LayerPlace& place, const std::string& name, int64_t rows,
                          int64_t cols) override {
-    const MatrixView type = types_.Of(name, rows, cols);
+    const MatrixView type = TypeOf(name, rows, cols);
     CountAt(place, WeightBytesOf(type, gpu_));
     return type;
   }
@@ -42,8 +48,7 @@ class ShapeWeights final : public WeightStore {
     const auto count = static_cast<uint64_t>(request.count);
     uint64_t stride = 0;  // of all parts
     for (int part = 0; part < ops::kExpertParts; ++part) {
-      const MatrixView type =
-          types_.Of(request.name(part, 0), request.Rows(part), request.Cols(part));
+      const MatrixView type = TypeOf(request.name(part, 0), request.Rows(part), request.Cols(part));
       ops::PartOf(layer, part) = {type, request.count, nullptr};
       const uint64_t own = gpu_ ? ExpertStride(type) : WeightBytesOf(type, false);
       stride += own;
@@ -63,6 +68,10 @@ class ShapeWeights final : public WeightStore {
   const float* Bias(const std::string&, int64_t n) override { return Vector(n); }
 
  private:
+  MatrixView TypeOf(const std::string& name, int64_t rows, int64_t cols) const {
+    const TensorPart part = PartOf(config_, name, rows, cols);
+    return TypeOfPart(config_, types_.Of(name, part.whole_rows, part.whole_cols), name, part);
+  }
   void CountAt(const LayerPlace& place, uint64_t bytes) {
     if (!placement_.Offloads(place.layer)) {
       counted_.device += bytes;
@@ -85,6 +94,7 @@ class ShapeWeights final : public WeightStore {
     return NewVector(n);
   }
 
+  const ModelConfig config_;
   const WeightTypes types_;
   const WeightPlacement placement_;
   const double experts_;  // the share of the experts that have a slot on the device
@@ -129,9 +139,10 @@ WeightBytes EstimateWeights(const ModelConfig& config, const WeightTypes& types,
   CpuDevice device(1);
   WeightBytes counted;
   SpecOf(config.family)
-      .build(device, config,
-             std::make_unique<ShapeWeights>(types, WeightPlacement::Of(config, shares.layers),
-                                            shares.experts, gpu, &counted));
+      .build(
+          device, config,
+          std::make_unique<ShapeWeights>(config, types, WeightPlacement::Of(config, shares.layers),
+                                         shares.experts, gpu, &counted));
   return counted;
 }
 
@@ -143,10 +154,11 @@ std::unique_ptr<Decoder> MakeShapeDecoder(Device& device, const ModelConfig& sha
   config.quantized = types.quantizes();
   const auto placement = WeightPlacement::Of(config, options.weights_on_device);
   WeightBytes counted;
-  auto decoder = SpecOf(config.family)
-                     .build(device, config,
-                            std::make_unique<ShapeWeights>(
-                                types, placement, options.experts_on_device, gpu, &counted));
+  auto decoder =
+      SpecOf(config.family)
+          .build(device, config,
+                 std::make_unique<ShapeWeights>(config, types, placement, options.experts_on_device,
+                                                gpu, &counted));
   return std::make_unique<ShapeDecoder>(std::move(decoder), counted, placement.offloaded);
 }
 

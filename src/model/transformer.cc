@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "model/device_rope.h"
+#include "model/shard.h"
 #include "model/step_decoder.h"
 #include "model/transformer_activations.h"
 #include "ops/dense/activation.h"
@@ -54,6 +55,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   TransformerDecoder(Device& device, const ModelConfig& model_config,
                      std::unique_ptr<WeightStore> store)
       : StepDecoder(device, model_config, std::move(store)),
+        vocabulary_(VocabularyOf(model_config)),
         rope_(device, MakeRopeTable(model_config.rope, model_config.rotated())) {
     if (model_config.window_rope) {
       window_rope_.emplace(device,
@@ -62,7 +64,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     const ModelConfig& c = config();
     const std::string prefix = FindPrefix(
         {"model.", "", "language_model.model.", "model.language_model."}, "embed_tokens.weight");
-    embedding_ = weights().Matrix(prefix + "embed_tokens.weight", c.vocab, c.hidden);
+    embedding_ = weights().Matrix(prefix + "embed_tokens.weight", vocabulary_.rows, c.hidden);
     for (int64_t i = 0; i < c.layers; ++i) {
       layers_.push_back(TakeLayer(i, fmt::format("{}layers.{}.", prefix, i)));
     }
@@ -73,8 +75,8 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       head_ = embedding_;
       FinishWeights(dtype, {});
     } else {
-      head_ =
-          weights().Matrix(FindPrefix({"", "language_model."}, kHead) + kHead, c.vocab, c.hidden);
+      head_ = weights().Matrix(FindPrefix({"", "language_model."}, kHead) + kHead, vocabulary_.rows,
+                               c.hidden);
       FinishWeights(dtype, {embedding_});
     }
   }
@@ -95,7 +97,9 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
                                       static_cast<float>(config().rope.original_context)};
       Rotations(stream, rope_, inputs.positions, a.query_rotations, growth);
     }
-    ops::Embedding(stream, embedding_, inputs.tokens, a.x);
+    ops::Embedding(stream, embedding_, inputs.tokens, a.x, ops::Epilogue::kStore,
+                   config().shard.ranks > 1 ? vocabulary_.first : ops::kWholeTable);
+    SumOverRanks(stream, a.x);
     if (config().embedding_scale != 1) ops::Scale(stream, EmbeddingScale(), a.x);
     for (int64_t i = 0; i < config().layers; ++i) {
       // The last prediction, usually the only one, shares its product with the layer's own.
@@ -122,7 +126,12 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       FeedForward(stream, i, mixed, a);
     }
     ops::RmsNorm(stream, a.x, final_norm_, Epsilon(), 1, a.h);
-    ops::Linear(stream, a.h, head_, nullptr, logits);
+    if (a.logit_parts.rows == 0) {
+      ops::Linear(stream, a.h, head_, nullptr, logits);
+    } else {
+      ops::Linear(stream, a.h, head_, nullptr, a.own_logits.Columns(0, head_.rows));
+      JoinLogits(stream, a.own_logits, a.logit_parts, logits);
+    }
     if (config().logit_scale != 1) {
       ops::Scale(stream, static_cast<float>(config().logit_scale), logits);
     }
@@ -320,10 +329,13 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
                  const float* norm, const TransformerActivations& a) const {
     const auto scale = static_cast<float>(config().residual_scale);
     if (norm == nullptr && scale == 1) {
-      ops::Linear(stream, input, output.weight, output.bias, a.x, ops::Epilogue::kAdd);
+      ops::Linear(stream, input, output.weight, output.bias, a.x,
+                  adds_shared() ? ops::Epilogue::kAdd : ops::Epilogue::kStore);
+      SumOverRanks(stream, a.x);
       return;
     }
     ops::Linear(stream, input, output.weight, output.bias, a.output);
+    SumOverRanks(stream, a.output);
     if (norm != nullptr) ops::RmsNorm(stream, a.output, norm, Epsilon(), 1, a.output);
     ops::AddScaled(stream, scale, a.output, a.x);
   }
@@ -449,7 +461,9 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     const MatrixView h = Normed(stream, a.x, layer.feed_forward_norm, a.h);
     const ops::GateFunction& function = config().gate_function;
     if (config().has_experts(index)) {
+      if (!adds_shared()) ops::Scale(stream, 0, a.x);
       RunExperts(stream, config().experts, layer.experts, h, function, a.experts, a.x);
+      SumOverRanks(stream, a.x);
     } else {
       ops::GatedLinear(stream, h, Part(layer.gate, a.gate), Part(layer.up, a.up), function);
       AddOutput(stream, a.gate, layer.down, layer.feed_forward_output_norm, a);
@@ -457,13 +471,14 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     ReleaseWeights(stream, index, LayerPart::kRest);
   }
 
+  const VocabularyPart vocabulary_;
   DeviceRopeTable rope_;
   std::optional<DeviceRopeTable> window_rope_;  // if layers with a window have their own
   std::pair<StreamRotations, StreamRotations> projected_rotations_;
-  MatrixView embedding_;  // [vocab, hidden]
+  MatrixView embedding_;  // [vocab, hidden], or the rank's part
   std::vector<Layer> layers_;
   const float* final_norm_ = nullptr;  // [hidden]
-  MatrixView head_;                    // [vocab, hidden]
+  MatrixView head_;                    // as embedding_
 };
 
 }  // namespace

@@ -44,13 +44,6 @@ double BitsOf(const BlockFormat& format) {
   return 8 * static_cast<double>(format.bytes) / static_cast<double>(format.values);
 }
 
-// "v_proj" of "model.layers.3.self_attn.v_proj.weight".
-std::string_view ModuleOf(std::string_view name) {
-  if (const size_t end = name.rfind('.'); end != name.npos) name = name.substr(0, end);
-  const size_t begin = name.rfind('.');
-  return begin == name.npos ? name : name.substr(begin + 1);
-}
-
 // The format with the fewest bits, of those that are not fewer than `format`'s, whose blocks
 // divide `cols`.
 const BlockFormat* Fitting(const BlockFormat& format, int64_t cols) {
@@ -72,6 +65,14 @@ std::optional<DType> PlainType(const io::TensorInfo& info) {
 }
 
 }  // namespace
+
+std::string_view ModuleOf(std::string_view name) {
+  for (const std::string_view end : {".weight", ".bias"}) {
+    if (name.ends_with(end)) name.remove_suffix(end.size());
+  }
+  const size_t begin = name.rfind('.');
+  return begin == name.npos ? name : name.substr(begin + 1);
+}
 
 Quantization Quantization::Parse(std::string_view text) {
   Quantization quantization;

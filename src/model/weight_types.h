@@ -17,6 +17,10 @@
 
 namespace litecache::model {
 
+// "v_proj" of "model.layers.3.self_attn.v_proj.weight", also of ".bias"; "sinks" of
+// "model.layers.3.self_attn.sinks".
+std::string_view ModuleOf(std::string_view name);
+
 // Which matrices are quantized when a model is loaded.
 struct Quantization {
   const BlockFormat* format = nullptr;  // null: none

@@ -16,6 +16,7 @@
 #include "engine/deterministic.h"
 #include "engine/engine_plan.h"
 #include "engine/kv_profile.h"
+#include "engine/ranks/ranks.h"
 #include "eval/run/configuration.h"
 #include "kv/api/policy_registry.h"
 #include "kv/heads/prediction_sources.h"
@@ -110,13 +111,16 @@ int BenchCommand::Run(const std::vector<std::string>&) {
   const KeepPinned keep;  // cells of the grid need stores of similar size
   batches_ = ParseTokenList(batch_list_, "--batch");
   contexts_ = ParseTokenList(context_list_, "--context");
+  const auto group = StartRanks();
   const Machine machine = OpenMachine(flags_.options.device, flags_.options.threads);
   Device& device = machine.compute();
   const auto stream = device.CreateStream();
   if (flags_.options.deterministic) MakeBatchInvariant(*stream);
   const bool gpu = machine.gpu != nullptr;
   if (!gpu) graphs_ = "on";  // the CPU has no graphs: measure once
+  const auto ranks = group == nullptr ? nullptr : parallel::Connect(device, group);
   bench::SubjectOptions wanted = Wanted();
+  wanted.weights.ranks = ranks.get();
   wanted.before_weights = [&](const bench::Subject& shape) {
     MakePlans(shape, device.type());
     for (const Plan& plan : plans_) CheckFits(shape, plan);
@@ -148,6 +152,18 @@ int BenchCommand::Run(const std::vector<std::string>&) {
   return kOk;
 }
 
+// All ranks run the same measurements at once; rank 0 reports its own.
+std::shared_ptr<parallel::ProcessGroup> BenchCommand::StartRanks() {
+  if (flags_.options.tensor_parallel == 1) return nullptr;
+  auto group = parallel::ProcessGroup::Start(flags_.options.tensor_parallel);
+  flags_.options = engine::OptionsOfRank(flags_.options, *group);
+  if (group->rank() != 0) {
+    InitLogging("error");
+    ProgressBar::Quiet(true);
+  }
+  return group;
+}
+
 bench::SubjectOptions BenchCommand::Wanted() const {
   if (flags_.shape.empty() && flags_.model.empty()) {
     throw UsageError("bench needs --shape NAME or --model DIR");
@@ -166,7 +182,7 @@ bench::SubjectOptions BenchCommand::Wanted() const {
 
 std::shared_ptr<const kv::Profile> BenchCommand::ProfileFor(const KvOptions& options,
                                                             const bench::Subject& subject) const {
-  return engine::LoadProfile(options, subject.directory(), subject.layout());
+  return engine::LoadProfile(options, subject.directory(), subject.config());
 }
 
 void BenchCommand::MakePlans(const bench::Subject& subject, DeviceType device) {

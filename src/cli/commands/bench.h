@@ -16,6 +16,7 @@
 #include "cli/output.h"
 #include "kv/cache_plan.h"
 #include "kv/heads/profile.h"
+#include "parallel/process_group.h"
 
 namespace litecache::cli {
 
@@ -51,6 +52,7 @@ class BenchCommand : public Command {
   uint64_t seed() const { return options_.seed; }
 
  private:
+  std::shared_ptr<parallel::ProcessGroup> StartRanks();
   bench::SubjectOptions Wanted() const;
   void MakePlans(const bench::Subject& subject, DeviceType device);
   void ReadText(const bench::Subject& subject);

@@ -16,6 +16,7 @@
 #include "cli/command.h"
 #include "cli/exit_codes.h"
 #include "cli/options.h"
+#include "engine/ranks/ranks.h"
 #include "server/server.h"
 
 namespace litecache::cli {
@@ -135,6 +136,8 @@ class ServeCommand final : public Command {
           "require a key",
           http_.host);
     }
+    // Before there are threads, which a copy of this process would not have.
+    if (flags_.options.tensor_parallel > 1) engine::JoinRanks(flags_.options.tensor_parallel);
     auto server = std::make_unique<server::Server>(std::move(options));
     Note(fmt::format("listening on {}, loading {}\n", server->url(),
                      flags_.shape.empty() ? flags_.model : flags_.shape + " with random weights"));

@@ -273,4 +273,33 @@ void Profile::CheckModel(const Layout& layout, const std::string& model_fingerpr
   }
 }
 
+Profile ProfileOf(const Profile& profile, const HeadRange& heads) {
+  Profile part = profile;
+  part.q_heads = heads.q_heads;
+  part.kv_heads = heads.kv_heads;
+  // values [layers][all][...] become [layers][count][...].
+  const auto take = [&](std::vector<float>* values, int64_t all, int64_t first, int64_t count) {
+    if (values->empty()) return;
+    const int64_t size = std::ssize(*values) / (profile.layers * all);
+    std::vector<float> taken;
+    taken.reserve(static_cast<size_t>(profile.layers * count * size));
+    for (int64_t layer = 0; layer < profile.layers; ++layer) {
+      const auto from = values->begin() + (layer * all + first) * size;
+      taken.insert(taken.end(), from, from + count * size);
+    }
+    *values = std::move(taken);
+  };
+  for (auto* values : {&part.similarity, &part.kept, &part.hits, &part.kept_predicted,
+                       &part.hits_predicted, &part.loki, &part.skew}) {
+    take(values, profile.kv_heads, heads.first_kv, heads.kv_heads);
+  }
+  for (auto& [bits, values] : part.hata) {
+    take(&values, profile.kv_heads, heads.first_kv, heads.kv_heads);
+  }
+  for (auto* values : {&part.similarity_q, &part.importance}) {
+    take(values, profile.q_heads, heads.first_q, heads.q_heads);
+  }
+  return part;
+}
+
 }  // namespace litecache::kv

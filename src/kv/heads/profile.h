@@ -67,6 +67,13 @@ struct Profile {
                   const std::filesystem::path& path) const;
 };
 
+// A range of a model's heads, in query heads and KV heads.
+struct HeadRange {
+  int64_t first_q = 0, q_heads = 0, first_kv = 0, kv_heads = 0;
+};
+// The profile of these heads alone.
+Profile ProfileOf(const Profile& profile, const HeadRange& heads);
+
 // Reads DuoAttention's table: one row a layer, one column a KV head (or query head), values clipped
 // to [0, 1]. Returns [L][Hq]; a query head takes its KV head's value. Throws FileError naming line
 // and column if the table does not fit the model.

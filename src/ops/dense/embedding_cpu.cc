@@ -1,5 +1,7 @@
 #include "ops/dense/embedding_cpu.h"
 
+#include <algorithm>
+
 #include "ops/common/row_grain.h"
 #include "ops/common/widen.h"
 
@@ -21,11 +23,16 @@ void ReadBlocks(const BlockFormat& format, const std::byte* row, int64_t n, Epil
 }  // namespace
 
 void Embedding(ThreadPool& pool, const MatrixView& table, std::span<const int32_t> ids,
-               const MatrixView& y, Epilogue epilogue) {
+               const MatrixView& y, Epilogue epilogue, int64_t first) {
   const auto read = epilogue == Epilogue::kStore ? Widen : WidenAdd;
   pool.ParallelFor(y.rows, RowGrain(y.cols), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
-      const auto* row = static_cast<const std::byte*>(table.data) + ids[t] * table.RowBytes();
+      const int64_t at = ids[t] - std::max<int64_t>(first, 0);
+      if (at < 0 || at >= table.rows) {
+        if (epilogue == Epilogue::kStore) std::fill_n(y.Row<float>(t), y.cols, 0.0f);
+        continue;
+      }
+      const auto* row = static_cast<const std::byte*>(table.data) + at * table.RowBytes();
       if (table.format != nullptr) {
         ReadBlocks(*table.format, row, y.cols, epilogue, y.Row<float>(t));
       } else {

@@ -11,6 +11,6 @@
 namespace litecache::ops::cpu {
 
 void Embedding(ThreadPool& pool, const MatrixView& table, std::span<const int32_t> ids,
-               const MatrixView& y, Epilogue epilogue);
+               const MatrixView& y, Epilogue epilogue, int64_t first);
 
 }  // namespace litecache::ops::cpu

@@ -12,12 +12,11 @@ constexpr int kThreads = 256;
 template <typename T, int kWidth>
 __global__ void EmbeddingKernel(const T* table, int64_t table_stride, int64_t table_rows,
                                 const int32_t* ids, float* y, int64_t y_stride, int64_t cols,
-                                bool add) {
+                                bool add, int32_t first, float unknown) {
   LetNextKernelStart();
   WaitForKernelBefore();
   const int64_t t = blockIdx.x;
-  const int32_t id = ids[t];
-  // The device cannot report an error, so an id outside of the table gives NaN.
+  const int32_t id = ids[t] - first;
   const bool known = id >= 0 && id < table_rows;
   const T* row = table + (known ? id : 0) * table_stride;
   for (int64_t c = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth; c < cols;
@@ -27,7 +26,7 @@ __global__ void EmbeddingKernel(const T* table, int64_t table_stride, int64_t ta
     float values[kWidth];
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
-      values[i] = known ? static_cast<float>(in.at[i]) : __int_as_float(0x7fffffff);
+      values[i] = known ? static_cast<float>(in.at[i]) : unknown;
       if (add) values[i] += out[i];
     }
     Store<kWidth>(out, values);
@@ -37,11 +36,11 @@ __global__ void EmbeddingKernel(const T* table, int64_t table_stride, int64_t ta
 }  // namespace
 
 void Embedding(Stream& stream, const MatrixView& table, const int32_t* ids, const MatrixView& y,
-               Epilogue epilogue) {
+               Epilogue epilogue, int64_t first) {
   LC_CHECK(y.dtype == DType::kF32 && table.cols == y.cols && table.rows >= 1);
   if (y.rows == 0 || y.cols == 0) return;
   if (table.dtype == DType::kBlocks) {
-    return GatherBlocks(AsCuda(stream), table, ids, y, epilogue);
+    return GatherBlocks(AsCuda(stream), table, ids, y, epilogue, first);
   }
   const auto launch = [&]<typename T, int kWidth>() {
     const int64_t pieces = (y.cols + kThreads * kWidth - 1) / (kThreads * kWidth);
@@ -49,7 +48,8 @@ void Embedding(Stream& stream, const MatrixView& table, const int32_t* ids, cons
                     static_cast<unsigned>(pieces < 64 ? pieces : 64));
     LaunchOverlapping(AsCuda(stream), EmbeddingKernel<T, kWidth>, grid, kThreads, 0,
                       table.Row<const T>(0), table.stride, table.rows, ids, y.Row<float>(0),
-                      y.stride, y.cols, epilogue == Epilogue::kAdd);
+                      y.stride, y.cols, epilogue == Epilogue::kAdd, FirstRow(first),
+                      OfUnknown(first));
   };
   const bool wide = Aligned(table, 4) && Aligned(y, 4);
   if (table.dtype == DType::kBF16) {

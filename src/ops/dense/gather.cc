@@ -32,4 +32,19 @@ void GatherRows(Stream& stream, const MatrixView& x, std::span<const int32_t> ro
       });
 }
 
+void CopyRows(Stream& stream, const MatrixView& x, const MatrixView& y) {
+  LC_CHECK(x.dtype == y.dtype && x.rows == y.rows && x.cols == y.cols && x.format == nullptr);
+  if (y.rows == 0 || y.cols == 0) return;
+  if constexpr (cuda::kAvailable) {
+    if (stream.device_type() == DeviceType::kCuda) return cuda::CopyRows(stream, x, y);
+  }
+  AsCpu(stream).pool().ParallelFor(y.rows, cpu::RowGrain(y.cols),
+                                   [&](int64_t begin, int64_t end, int) {
+                                     for (int64_t i = begin; i < end; ++i) {
+                                       std::memcpy(y.Rows(i, 1).data, x.Rows(i, 1).data,
+                                                   static_cast<size_t>(x.cols) * SizeOf(x.dtype));
+                                     }
+                                   });
+}
+
 }  // namespace litecache::ops

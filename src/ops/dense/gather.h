@@ -1,4 +1,4 @@
-// Gathers rows of a matrix.
+// Gathers and copies rows of a matrix.
 #pragma once
 
 #include <cstdint>
@@ -13,5 +13,8 @@ namespace litecache::ops {
 // the stream's device.
 void GatherRows(Stream& stream, const MatrixView& x, std::span<const int32_t> rows,
                 const MatrixView& y);
+
+// y = x: one dtype and shape, no overlap; strides may differ.
+void CopyRows(Stream& stream, const MatrixView& x, const MatrixView& y);
 
 }  // namespace litecache::ops

@@ -30,4 +30,11 @@ void GatherRows(Stream& stream, const MatrixView& x, const int32_t* rows, const 
   LC_CUDA_LAUNCHED();
 }
 
+void CopyRows(Stream& stream, const MatrixView& x, const MatrixView& y) {
+  LC_CUDA(cudaMemcpy2DAsync(
+      y.data, static_cast<size_t>(y.RowBytes()), x.data, static_cast<size_t>(x.RowBytes()),
+      static_cast<size_t>(x.cols) * SizeOf(x.dtype), static_cast<size_t>(x.rows),
+      cudaMemcpyDeviceToDevice, AsCuda(stream).handle()));
+}
+
 }  // namespace litecache::ops::cuda

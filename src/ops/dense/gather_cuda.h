@@ -9,5 +9,6 @@
 namespace litecache::ops::cuda {
 
 void GatherRows(Stream& stream, const MatrixView& x, const int32_t* rows, const MatrixView& y);
+void CopyRows(Stream& stream, const MatrixView& x, const MatrixView& y);
 
 }  // namespace litecache::ops::cuda

@@ -26,13 +26,12 @@ __global__ void UnpackKernel(const uint8_t* packed, int32_t chunks, int32_t rows
 template <int kLayout>
 __global__ void GatherBlocksKernel(const uint8_t* table, int32_t chunks, int64_t table_rows,
                                    const int32_t* ids, float* y, int64_t y_stride, int32_t pieces,
-                                   bool add) {
+                                   bool add, int32_t first, float unknown) {
   constexpr PackedLayout kPacked = kPackedLayouts[kLayout];
   LetNextKernelStart();
   WaitForKernelBefore();
   const int64_t t = blockIdx.x;
-  const int32_t id = ids[t];
-  // The device cannot report an error, so an id outside of the table gives NaN.
+  const int32_t id = ids[t] - first;
   const bool known = id >= 0 && id < table_rows;
   const int32_t table_row = known ? id : 0;
   const uint8_t* const tile = table + int64_t{table_row / 16} * chunks * kPacked.Bytes();
@@ -46,7 +45,7 @@ __global__ void GatherBlocksKernel(const uint8_t* table, int32_t chunks, int64_t
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       float* const at = to + j / 4 * 16 + j % 4;
-      const float value = known ? values[j] : __int_as_float(0x7fffffff);
+      const float value = known ? values[j] : unknown;
       *at = add ? *at + value : value;
     }
   }
@@ -73,7 +72,7 @@ void UnpackBlocks(CudaStream& stream, const MatrixView& weight, int64_t first,
 }
 
 void GatherBlocks(CudaStream& stream, const MatrixView& table, const int32_t* ids,
-                  const MatrixView& y, Epilogue epilogue) {
+                  const MatrixView& y, Epilogue epilogue, int64_t first) {
   LC_CHECK(y.dtype == DType::kF32 && table.cols == y.cols && table.rows >= 1);
   LC_CHECK(y.cols % 32 == 0);
   if (y.rows == 0 || y.cols == 0) return;
@@ -84,7 +83,8 @@ void GatherBlocks(CudaStream& stream, const MatrixView& table, const int32_t* id
     LaunchOverlapping(stream, GatherBlocksKernel<kLayout>, grid, kThreads, 0,
                       static_cast<const uint8_t*>(table.data),
                       static_cast<int32_t>(PackedChunks(y.cols)), table.rows, ids, y.Row<float>(0),
-                      y.stride, pieces, epilogue == Epilogue::kAdd);
+                      y.stride, pieces, epilogue == Epilogue::kAdd, FirstRow(first),
+                      OfUnknown(first));
   });
 }
 

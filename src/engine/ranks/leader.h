@@ -1,0 +1,67 @@
+// Rank 0's cache and decoder: they do what their own part does, and tell the other ranks.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "engine/ranks/calls.h"
+#include "kv/forwarding_cache.h"
+#include "model/decoder.h"
+#include "parallel/process_group.h"
+
+namespace litecache::engine {
+
+// Calls are sent with the next step; nothing that the others do before it is waited for.
+class LeadingCache final : public kv::ForwardingCache {
+ public:
+  explicit LeadingCache(kv::Cache& own) : ForwardingCache(own) {}
+
+  void AllocateAhead(const kv::TierBytes& bytes) override;
+  kv::SequenceId Create() override;
+  kv::SequenceId Fork(kv::SequenceId parent) override;
+  void Release(kv::SequenceId id) override;
+  void Truncate(kv::SequenceId id, int64_t tokens) override;
+  bool SharesPrefixes() const override { return own().SharesPrefixes(); }
+  bool CutsPrefixes() const override { return own().CutsPrefixes(); }
+  int64_t PrefixLength(kv::SequenceId id) const override { return own().PrefixLength(id); }
+  kv::SequenceId ForkPrefix(kv::SequenceId parent, int64_t tokens) override;
+  kv::TierBytes BytesHeld(std::span<const kv::SequenceId> ids) const override {
+    return own().BytesHeld(ids);
+  }
+
+  Words& calls() { return calls_; }
+  kv::Cache& own() const { return const_cast<LeadingCache*>(this)->inner(); }
+
+ private:
+  Words calls_;  // since the last step
+};
+
+class LeadingDecoder final : public model::Decoder {
+ public:
+  // All must outlive this.
+  LeadingDecoder(model::Decoder& own, LeadingCache& cache, parallel::ProcessGroup& group)
+      : own_(own), cache_(cache), group_(group) {}
+  // Ends the others' part of the engine.
+  ~LeadingDecoder() override;
+
+  const model::ModelConfig& config() const override { return own_.config(); }
+  DType kv_dtype() const override { return own_.kv_dtype(); }
+  uint64_t weight_bytes() const override { return own_.weight_bytes(); }
+  uint64_t weight_bytes_per_step(int64_t rows) const override {
+    return own_.weight_bytes_per_step(rows);
+  }
+  uint64_t WorkspaceBytes(int64_t rows, int64_t logit_rows) const override {
+    return own_.WorkspaceBytes(rows, logit_rows);
+  }
+  // Throws Error if a rank has ended. cache: the leading one.
+  void Forward(Stream& stream, const kv::Step& step, std::span<const int32_t> tokens,
+               std::span<const int32_t> positions, kv::Cache& cache,
+               std::span<const int64_t> logit_rows, const MatrixView& logits) override;
+
+ private:
+  model::Decoder& own_;
+  LeadingCache& cache_;
+  parallel::ProcessGroup& group_;
+};
+
+}  // namespace litecache::engine

@@ -1,0 +1,226 @@
+#include "model/shard.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "base/block_format.h"
+#include "base/error.h"
+
+namespace litecache::model {
+namespace {
+
+using Range = TensorPart::Range;
+
+// The part of `whole` things that a rank has; where there are fewer than ranks, ranks share one.
+Range PartOfRank(int64_t whole, const Shard& shard) {
+  if (whole >= shard.ranks) {
+    const int64_t count = whole / shard.ranks;
+    return {shard.rank * count, count};
+  }
+  return {shard.rank * whole / shard.ranks, 1};
+}
+
+Range Times(Range range, int64_t factor) { return {range.begin * factor, range.count * factor}; }
+Range Behind(Range range, int64_t offset) { return {range.begin + offset, range.count}; }
+
+int64_t Divided(int64_t whole, int ranks, const char* what) {
+  if (whole % ranks == 0) return whole / ranks;
+  throw InvalidArgument("tensor_parallel = {}: the model's {} {} cannot be divided evenly", ranks,
+                        whole, what);
+}
+
+class ShardedWeights final : public WeightStore {
+ public:
+  ShardedWeights(Device& device, const ModelConfig& config, std::unique_ptr<WeightStore> source,
+                 bool passing)
+      : device_(device), config_(config), source_(std::move(source)), passing_(passing) {}
+
+  bool Has(const std::string& name) const override { return source_->Has(name); }
+
+  MatrixView Type(const std::string& name, int64_t rows, int64_t cols) const override {
+    const TensorPart part = PartOf(config_, name, rows, cols);
+    return TypeOfPart(config_, source_->Type(name, part.whole_rows, part.whole_cols), name, part);
+  }
+
+  MatrixView Matrix(const std::string& name, int64_t rows, int64_t cols) override {
+    const TensorPart part = PartOf(config_, name, rows, cols);
+    const MatrixView whole = source_->Matrix(name, part.whole_rows, part.whole_cols);
+    MatrixView view = TypeOfPart(config_, whole, name, part);
+    Count(static_cast<uint64_t>(rows * view.RowBytes()));
+    if (part.rows.size() == 1 && part.cols.count == part.whole_cols) {
+      view.data = whole.Rows(part.rows[0].begin, rows).data;
+      return view;
+    }
+    if (passing_) copies_.clear();
+    copies_.push_back(device_.Allocate(static_cast<size_t>(rows * view.RowBytes())));
+    view.data = copies_.back().data();
+    const int64_t skipped = part.cols.begin * whole.RowBytes() / whole.cols;
+    int64_t row = 0;
+    for (const Range& range : part.rows) {
+      for (int64_t i = 0; i < range.count; ++i, ++row) {
+        const auto* from =
+            static_cast<const std::byte*>(whole.data) + (range.begin + i) * whole.RowBytes();
+        std::memcpy(view.Rows(row, 1).data, from + skipped, static_cast<size_t>(view.RowBytes()));
+      }
+    }
+    return view;
+  }
+
+  const float* NormWeight(const std::string& name, int64_t n, float added) override {
+    return source_->NormWeight(name, n, added);
+  }
+
+  const float* Bias(const std::string& name, int64_t n) override {
+    // Those of a layer's experts are one behind another.
+    const int64_t tensors = name.find(".experts.*.") != name.npos ? config_.experts.count : 1;
+    const TensorPart part = PartOf(config_, name, n / tensors, 1);
+    if (part.zero) return NewVector(n);
+    if (part.whole()) return source_->Bias(name, n);
+    const float* const whole = source_->Bias(name, tensors * part.whole_rows);
+    float* const own = NewVector(n);
+    float* out = own;
+    for (int64_t tensor = 0; tensor < tensors; ++tensor) {
+      for (const Range& range : part.rows) {
+        out = std::copy_n(whole + tensor * part.whole_rows + range.begin, range.count, out);
+      }
+    }
+    return own;
+  }
+
+  void Finish(const std::function<void(int64_t done, int64_t total)>& progress) override {
+    source_->Finish(progress);
+  }
+
+ private:
+  Device& device_;
+  const ModelConfig config_;
+  std::unique_ptr<WeightStore> source_;
+  const bool passing_;
+  std::vector<Buffer> copies_;
+};
+
+}  // namespace
+
+ModelConfig ShardOf(const ModelConfig& whole, int rank, int ranks) {
+  LC_CHECK(rank >= 0 && rank < ranks && whole.shard.whole == nullptr);
+  if (ranks == 1) return whole;
+  const auto refuse = [&](const char* what) {
+    throw Unsupported("tensor_parallel = {}: {} ({})", ranks, what, whole.architecture);
+  };
+  if (whole.family == Family::kOpt) refuse("this architecture is not divided");
+  if (whole.wide_qk_norm) refuse("a model with norms over all heads is not divided");
+  if (!whole.recurrent.empty()) refuse("a model with recurrent layers is not divided");
+  ModelConfig part = whole;
+  part.shard = {rank, ranks, std::make_shared<const ModelConfig>(whole)};
+  part.q_heads = Divided(whole.q_heads, ranks, "query heads");
+  if (whole.kv_heads >= ranks) {
+    part.kv_heads = Divided(whole.kv_heads, ranks, "KV heads");
+  } else {
+    part.kv_heads = 1;
+    Divided(ranks, static_cast<int>(whole.kv_heads), "ranks among its KV heads");
+  }
+  part.intermediate = Divided(whole.intermediate, ranks, "columns of feed-forward blocks");
+  if (whole.experts.count > 0) {
+    part.experts.intermediate = Divided(whole.experts.intermediate, ranks, "columns of experts");
+    part.experts.shared = Divided(whole.experts.shared, ranks, "columns of the shared expert");
+  }
+  return part;
+}
+
+kv::HeadRange HeadsOf(const ModelConfig& part) {
+  if (part.shard.whole == nullptr) return {0, part.q_heads, 0, part.kv_heads};
+  const Range q = PartOfRank(part.shard.whole->q_heads, part.shard);
+  const Range kv = PartOfRank(part.shard.whole->kv_heads, part.shard);
+  return {q.begin, q.count, kv.begin, kv.count};
+}
+
+VocabularyPart VocabularyOf(const ModelConfig& config) {
+  const auto& [rank, ranks, whole] = config.shard;
+  const int64_t padded = (config.vocab + ranks - 1) / ranks;
+  const int64_t first = std::min(config.vocab, rank * padded);
+  return {first, std::min(padded, config.vocab - first), padded};
+}
+
+TensorPart PartOf(const ModelConfig& config, const std::string& name, int64_t rows, int64_t cols) {
+  TensorPart part = {{{0, rows}}, {0, cols}, rows, cols, false};
+  if (config.shard.whole == nullptr) return part;
+  const ModelConfig& whole = *config.shard.whole;
+  const Shard& shard = config.shard;
+  const std::string_view module = ModuleOf(name);
+  const bool expert = name.find(".experts.") != name.npos;
+  const bool shared = name.find(".shared_expert.") != name.npos;
+  const int64_t intermediate = expert   ? whole.experts.intermediate
+                               : shared ? whole.experts.shared
+                                        : whole.intermediate;
+  const Range width = PartOfRank(intermediate, shard);
+  const Range queries = Times(PartOfRank(whole.q_heads, shard), whole.head_dim);
+  const Range keys = Times(PartOfRank(whole.kv_heads, shard), whole.head_dim);
+  const auto divide_rows = [&](int64_t whole_rows, std::vector<Range> ranges) {
+    part.whole_rows = whole_rows;
+    part.rows = std::move(ranges);
+  };
+  // A bias is a vector, which has no columns to divide.
+  const auto divide_cols = [&](int64_t whole_cols, const Range& range) {
+    if (name.ends_with(".bias")) {
+      part.zero = shard.rank != 0;
+      return;
+    }
+    part.whole_cols = whole_cols;
+    part.cols = range;
+  };
+  if (module == "q_proj") {
+    // With an output gate, its rows are behind the queries' (WeightTypes::RowsOf).
+    divide_rows(whole.q_width(), {queries});
+    if (whole.output_gate) {
+      divide_rows(2 * whole.q_width(), {queries, Behind(queries, whole.q_width())});
+    }
+  } else if (module == "k_proj" || module == "v_proj") {
+    divide_rows(whole.kv_width(), {keys});
+  } else if (module == "qkv_proj") {
+    divide_rows(
+        whole.q_width() + 2 * whole.kv_width(),
+        {queries, Behind(keys, whole.q_width()), Behind(keys, whole.q_width() + whole.kv_width())});
+  } else if (module == "o_proj") {
+    divide_cols(whole.q_width(), queries);
+  } else if (module == "sinks") {
+    divide_rows(whole.q_heads, {PartOfRank(whole.q_heads, shard)});
+  } else if (module == "gate_up_proj") {
+    divide_rows(2 * intermediate, {width, Behind(width, intermediate)});
+  } else if (module == "gate_proj" || module == "up_proj" ||
+             (expert && (module == whole.experts.gate || module == whole.experts.up))) {
+    divide_rows(intermediate, {width});
+  } else if (module == "down_proj" || (expert && module == whole.experts.down)) {
+    divide_cols(intermediate, width);
+  } else if (module == "embed_tokens" || module == "lm_head") {
+    const VocabularyPart vocabulary = VocabularyOf(config);
+    divide_rows(config.vocab, {{vocabulary.first, vocabulary.rows}});
+  }
+  return part;
+}
+
+MatrixView TypeOfPart(const ModelConfig& config, const MatrixView& whole, const std::string& name,
+                      const TensorPart& part) {
+  int64_t rows = 0;
+  for (const Range& range : part.rows) rows += range.count;
+  const int64_t cols = part.cols.count;
+  if (whole.format == nullptr) {
+    return MatrixView::Of(static_cast<void*>(nullptr), whole.dtype, rows, cols);
+  }
+  const int64_t block = whole.format->values;
+  if (part.cols.begin % block == 0 && cols % block == 0) {
+    return MatrixView::OfBlocks(nullptr, *whole.format, rows, cols);
+  }
+  throw Unsupported(
+      "tensor_parallel = {}: each rank would have {} columns of {}, which is {} in blocks of {}; "
+      "use fewer ranks, or a type with smaller blocks",
+      config.shard.ranks, cols, name, whole.format->name, block);
+}
+
+std::unique_ptr<WeightStore> ShardWeights(Device& device, const ModelConfig& config,
+                                          std::unique_ptr<WeightStore> source, bool passing) {
+  return std::make_unique<ShardedWeights>(device, config, std::move(source), passing);
+}
+
+}  // namespace litecache::model

@@ -1,0 +1,77 @@
+// The processes of tensor parallelism on one machine: how they start, what their hosts tell each
+// other (over TCP, by Gloo), and how each learns that another has ended.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "parallel/communicator.h"
+
+namespace gloo {
+class Context;
+}
+
+namespace litecache::parallel {
+
+// A rank is no more: requests cannot be answered until the program is started again.
+class RankEnded : public Error {
+ public:
+  using Error::Error;
+};
+
+// Rank 0 is the process that started the others. Also the communicator of ranks on CPUs. Used by
+// one thread at a time.
+class ProcessGroup final : public Communicator {
+ public:
+  // The group that this process has started; null: none.
+  static std::shared_ptr<ProcessGroup> Current();
+  // Starts `ranks` - 1 copies of this process, which continue behind this call as ranks 1, 2, ...
+  // Call it before the process has threads or uses a GPU: throws Unsupported if it has threads,
+  // InvalidArgument unless ranks >= 2, and Error if a rank ends before all are connected. Copies
+  // read and write no standard input and output, leave signals to rank 0, and end with it. The
+  // group lasts as long as the process: where there is one of that size, it is returned; of another
+  // size, this throws Unsupported.
+  static std::shared_ptr<ProcessGroup> Start(int ranks);
+  // Rank 0 waits for the others, which have been told to end, and ends those that do not.
+  ~ProcessGroup() override;
+  ProcessGroup(const ProcessGroup&) = delete;
+  ProcessGroup& operator=(const ProcessGroup&) = delete;
+
+  int rank() const override { return rank_; }
+  int ranks() const override { return ranks_; }
+  void AllReduce(Stream& stream, const MatrixView& x) override;
+  void AllGather(Stream& stream, const MatrixView& own, const MatrixView& all) override;
+
+  // The smallest of all ranks' values, one by one.
+  void Minimum(std::span<uint64_t> values);
+  // Rank 0's words become those of all ranks. Waits as long as rank 0 sends nothing.
+  void Broadcast(std::vector<int64_t>* words);
+  // Throws RankEnded, with the rank and how it ended, if one has ended.
+  void Check() const;
+  // Calls the function from a thread of its own once a rank has ended too early; for what waits on
+  // a GPU. Null: none.
+  void OnEnd(std::function<void()> ended);
+
+ private:
+  struct Others;
+
+  ProcessGroup(int rank, int ranks);
+  // Runs a collective operation; a failure becomes what Check() throws.
+  void Together(const std::function<void()>& operation) const;
+
+  const int rank_, ranks_;
+  std::unique_ptr<Others> others_;
+  std::shared_ptr<gloo::Context> context_;
+};
+
+// The device of a rank: "cuda:N" becomes "cuda:(N + rank)", "auto" the rank's GPU if the machine
+// has GPUs. Throws InvalidArgument as OpenMachine() does.
+std::string DeviceOfRank(const std::string& device, int rank);
+
+}  // namespace litecache::parallel
