@@ -132,9 +132,8 @@ class EngineImpl final : public Engine {
         "tensor parallelism: each of {} ranks has {} of {} query heads and {} of {} KV "
         "heads; memory and counts are those of one",
         part.shard.ranks, part.q_heads, config().q_heads, part.kv_heads, config().kv_heads));
-    leading_cache_ = std::make_unique<engine::LeadingCache>(*cache_);
-    leading_decoder_ =
-        std::make_unique<engine::LeadingDecoder>(*parts_.decoder, *leading_cache_, *parts_.group);
+    leading_cache_ = std::make_unique<engine::LeadingCache>(*cache_, *parts_.group);
+    leading_decoder_ = std::make_unique<engine::LeadingDecoder>(*parts_.decoder, *leading_cache_);
   }
   int64_t DraftTokens(const EngineOptions& options) const {
     if (options.draft == "off") return 0;

@@ -9,6 +9,8 @@
 #include "base/error.h"
 #include "device/recording_key.h"
 #include "device/sections.h"
+#include "model/shard.h"
+#include "ops/dense/embedding.h"
 #include "ops/dense/gather.h"
 #include "ops/linear/linear.h"
 
@@ -135,14 +137,30 @@ void DecoderBase::CheckStep(const kv::Step& step, std::span<const int32_t> token
   }
 }
 
-void DecoderBase::JoinLogits(Stream& stream, const MatrixView& own, const MatrixView& parts,
-                             const MatrixView& logits) const {
-  ranks_->AllGather(stream, own, parts);
+void DecoderBase::Embed(Stream& stream, const MatrixView& table, std::span<const int32_t> tokens,
+                        const MatrixView& y) const {
+  const int64_t first = ranks_ != nullptr ? VocabularyOf(config_).first : ops::kWholeTable;
+  ops::Embedding(stream, table, tokens, y, ops::Epilogue::kStore, first);
+  SumOverRanks(stream, y);
+}
+
+LogitParts PlaceLogits(Arena& arena, const ModelConfig& config, int64_t logit_rows) {
+  if (config.shard.whole == nullptr) return {};
+  const int64_t padded = VocabularyOf(config).padded;
+  return {arena.Take(logit_rows, padded), arena.Take(config.shard.ranks * logit_rows, padded)};
+}
+
+void DecoderBase::TakeLogits(Stream& stream, const MatrixView& h, const MatrixView& head,
+                             const LogitParts& memory, const MatrixView& logits) const {
+  if (ranks_ == nullptr) return ops::Linear(stream, h, head, nullptr, logits);
+  const auto& [own, all] = memory;
+  ops::Linear(stream, h, head, nullptr, own.Columns(0, head.rows));
+  ranks_->AllGather(stream, own, all);
   for (int rank = 0; rank < config_.shard.ranks; ++rank) {
     const int64_t first = rank * own.cols;
     const int64_t count = std::min(own.cols, config_.vocab - first);
     if (count <= 0) break;
-    ops::CopyRows(stream, parts.Rows(rank * own.rows, own.rows).Columns(0, count),
+    ops::CopyRows(stream, all.Rows(rank * own.rows, own.rows).Columns(0, count),
                   logits.Columns(first, count));
   }
 }

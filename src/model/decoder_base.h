@@ -33,6 +33,13 @@ inline int64_t PredictedRows(int64_t rows, int64_t logit_rows) {
 // How many layers' predicted queries are kept: of the layers ahead, and of the one that attends.
 inline constexpr int64_t kPredictedQueries = kv::Cache::kMostAhead + 1;
 
+// Memory for the logits of a rank's part; empty without tensor parallelism.
+struct LogitParts {
+  MatrixView own;  // [L, padded] f32, of which the rank's part of the vocabulary is first
+  MatrixView all;  // [ranks * L, padded] f32: the ranks' own
+};
+LogitParts PlaceLogits(Arena& arena, const ModelConfig& config, int64_t logit_rows);
+
 class DecoderBase : public Decoder {
  public:
   const ModelConfig& config() const override { return config_; }
@@ -112,10 +119,12 @@ class DecoderBase : public Decoder {
   void SumOverRanks(Stream& stream, const MatrixView& x) const {
     if (ranks_ != nullptr) ranks_->AllReduce(stream, x);
   }
-  // parts, then `logits`, receive all ranks' columns of the logits: own [L, padded], of which the
-  // rank's part of the vocabulary is first; parts [ranks * L, padded].
-  void JoinLogits(Stream& stream, const MatrixView& own, const MatrixView& parts,
-                  const MatrixView& logits) const;
+  // y = rows of the embedding table; y [T, n] f32. table: VocabularyOf(config()).rows rows.
+  void Embed(Stream& stream, const MatrixView& table, std::span<const int32_t> tokens,
+             const MatrixView& y) const;
+  // logits = h head^T. head: as the embedding table. memory: from PlaceLogits().
+  void TakeLogits(Stream& stream, const MatrixView& h, const MatrixView& head,
+                  const LogitParts& memory, const MatrixView& logits) const;
   Device& device() const { return device_; }
 
   // A step's ids in device memory, as its operations read them.

@@ -10,6 +10,7 @@
 
 #include "model/config_fields.h"
 #include "model/families.h"
+#include "model/shard.h"
 #include "model/step_decoder.h"
 #include "ops/dense/activation.h"
 #include "ops/dense/convert.h"
@@ -71,15 +72,16 @@ struct OptLayer {
 // One step's activations. q, k, v and attention share memory with up, and so do the embeddings
 // before project_in: they are never in use at the same time.
 struct OptActivations {
-  MatrixView x;                          // [T, hidden] f32, residual stream
-  MatrixView h;                          // [T, hidden] normed, or x, in the products' dtype
-  MatrixView q, k, v;                    // [T, hidden] f32
-  MatrixView attention;                  // [T, hidden]
-  MatrixView up;                         // [T, intermediate]
-  MatrixView embedded;                   // [T, embedding_dim] f32
-  MatrixView narrow;                     // [T, embedding_dim] in the products' dtype
-  MatrixView logit_x;                    // [L, hidden] f32, of the rows that get logits
-  MatrixView logit_attention;            // [L, hidden]
+  MatrixView x;                // [T, hidden] f32, residual stream
+  MatrixView h;                // [T, hidden] normed, or x, in the products' dtype
+  MatrixView q, k, v;          // [T, q_width] f32
+  MatrixView attention;        // [T, q_width]
+  MatrixView up;               // [T, intermediate]
+  MatrixView embedded;         // [T, embedding_dim] f32
+  MatrixView narrow;           // [T, embedding_dim] in the products' dtype
+  MatrixView logit_x;          // [L, hidden] f32, of the rows that get logits
+  MatrixView logit_attention;  // [L, q_width]
+  LogitParts logits;
   MatrixView next_q[kPredictedQueries];  // a GPU's predicted queries (transformer.cc)
 };
 
@@ -89,13 +91,16 @@ OptActivations PlaceOpt(Arena& arena, const ModelConfig& config, DType product, 
   a.x = arena.Take(rows, config.hidden);
   a.h = arena.Take(rows, config.hidden, product);
   a.logit_x = arena.Take(logit_rows, config.hidden);
-  a.logit_attention = arena.Take(logit_rows, config.hidden, product);
+  a.logit_attention = arena.Take(logit_rows, config.q_width(), product);
+  a.logits = PlaceLogits(arena, config, logit_rows);
   if (on_gpu) {
-    for (MatrixView& q : a.next_q) q = arena.Take(PredictedRows(rows, logit_rows), config.hidden);
+    for (MatrixView& q : a.next_q) {
+      q = arena.Take(PredictedRows(rows, logit_rows), config.q_width());
+    }
   }
   const size_t shared = arena.used();
-  for (MatrixView* view : {&a.q, &a.k, &a.v}) *view = arena.Take(rows, config.hidden);
-  a.attention = arena.Take(rows, config.hidden, product);
+  for (MatrixView* view : {&a.q, &a.k, &a.v}) *view = arena.Take(rows, config.q_width());
+  a.attention = arena.Take(rows, config.q_width(), product);
   arena.Rewind(shared);
   a.up = arena.Take(rows, config.intermediate, product);
   arena.Rewind(shared);
@@ -109,8 +114,9 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
   OptDecoder(Device& device, const ModelConfig& model_config, std::unique_ptr<WeightStore> store)
       : StepDecoder(device, model_config, std::move(store)) {
     const ModelConfig& c = config();
+    const int64_t vocabulary = VocabularyOf(c).rows;
     const std::string prefix = FindPrefix({"model.decoder.", "decoder."}, "embed_tokens.weight");
-    embedding_ = weights().Matrix(prefix + "embed_tokens.weight", c.vocab, c.embedding_dim);
+    embedding_ = weights().Matrix(prefix + "embed_tokens.weight", vocabulary, c.embedding_dim);
     const MatrixView table = weights().Matrix(prefix + "embed_positions.weight",
                                               c.max_context + kPositionOffset, c.hidden);
     positions_ = table.Rows(kPositionOffset, c.max_context);
@@ -128,7 +134,7 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
       head_ = embedding_;
       FinishWeights(dtype, {table});
     } else {
-      head_ = weights().Matrix("lm_head.weight", c.vocab, c.embedding_dim);
+      head_ = weights().Matrix("lm_head.weight", vocabulary, c.embedding_dim);
       FinishWeights(dtype, {table, embedding_});
     }
   }
@@ -140,7 +146,7 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
 
   void Issue(Stream& stream, const kv::Step& step, const Inputs& inputs, kv::Cache& cache,
              OptActivations a, const MatrixView& logits) override {
-    Embed(stream, inputs.tokens, inputs.positions, a);
+    EmbedTokens(stream, inputs.tokens, inputs.positions, a);
     for (int64_t i = 0; i < config().layers; ++i) {
       const OptLayer& layer = layers_[static_cast<size_t>(i)];
       for (const int64_t next : PredictedFrom(i, step, cache)) {
@@ -187,10 +193,10 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
     const LayerPlace rest{index, LayerPart::kRest};
     OptLayer layer;
     layer.attention_norm = TakeNorm(name + "self_attn_layer_norm");
-    layer.q = TakeLinear(query, name + "self_attn.q_proj", c.hidden, c.hidden, true);
-    layer.k = TakeLinear(kv, name + "self_attn.k_proj", c.hidden, c.hidden, true);
-    layer.v = TakeLinear(kv, name + "self_attn.v_proj", c.hidden, c.hidden, true);
-    layer.o = TakeLinear(rest, name + "self_attn.out_proj", c.hidden, c.hidden, true);
+    layer.q = TakeLinear(query, name + "self_attn.q_proj", c.q_width(), c.hidden, true);
+    layer.k = TakeLinear(kv, name + "self_attn.k_proj", c.q_width(), c.hidden, true);
+    layer.v = TakeLinear(kv, name + "self_attn.v_proj", c.q_width(), c.hidden, true);
+    layer.o = TakeLinear(rest, name + "self_attn.out_proj", c.hidden, c.q_width(), true);
     layer.feed_forward_norm = TakeNorm(name + "final_layer_norm");
     layer.up = TakeLinear(rest, name + "fc1", c.intermediate, c.hidden, true);
     layer.down = TakeLinear(rest, name + "fc2", c.hidden, c.intermediate, true);
@@ -202,14 +208,14 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
     ops::LayerNorm(stream, x, norm.weight, norm.bias, kEpsilon, y);
   }
 
-  void Embed(Stream& stream, std::span<const int32_t> tokens, std::span<const int32_t> positions,
-             const OptActivations& a) const {
+  void EmbedTokens(Stream& stream, std::span<const int32_t> tokens,
+                   std::span<const int32_t> positions, const OptActivations& a) const {
     if (Projects()) {
-      ops::Embedding(stream, embedding_, tokens, a.embedded);
+      Embed(stream, embedding_, tokens, a.embedded);
       ops::Linear(stream, ForProduct(stream, a.embedded, a.narrow), project_in_.weight, nullptr,
                   a.x);
     } else {
-      ops::Embedding(stream, embedding_, tokens, a.x);
+      Embed(stream, embedding_, tokens, a.x);
     }
     ops::Embedding(stream, positions_, positions, a.x, ops::Epilogue::kAdd);
   }
@@ -253,7 +259,7 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
   // Rounds the biases of keys and values to bf16, for products that round once. Skipped if a
   // checkpoint has them in a more precise dtype than its matrices.
   void RoundBiases() {
-    const auto width = static_cast<size_t>(config().hidden);
+    const auto width = static_cast<size_t>(config().q_width());
     const size_t stride = (width + kBiasAlignment - 1) / kBiasAlignment * kBiasAlignment;
     std::vector<float> values(width);
     std::vector<uint16_t> rounded(2 * layers_.size() * stride);
@@ -295,17 +301,25 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
     ops::Linear(stream, x, layer.v.weight, layer.v.bias, v);
   }
 
+  // x += output projection of a block.
+  void AddOutput(Stream& stream, const MatrixView& input, const LinearWeights& output,
+                 const MatrixView& x) const {
+    ops::Linear(stream, input, output.weight, output.bias, x,
+                adds_shared() ? ops::Epilogue::kAdd : ops::Epilogue::kStore);
+    SumOverRanks(stream, x);
+  }
+
   void FeedForward(Stream& stream, const OptLayer& layer, int64_t index,
                    const OptActivations& a) const {
     AwaitWeights(stream, index, LayerPart::kRest);
     const bool before = config().norm_before;
-    ops::Linear(stream, a.attention, layer.o.weight, layer.o.bias, a.x, ops::Epilogue::kAdd);
+    AddOutput(stream, a.attention, layer.o, a.x);
     if (!before) Normalize(stream, a.x, layer.attention_norm, a.x);
     if (before) Normalize(stream, a.x, layer.feed_forward_norm, a.h);
     ops::Linear(stream, before ? a.h : ForProduct(stream, a.x, a.h), layer.up.weight, layer.up.bias,
                 a.up);
     ops::Relu(stream, a.up);
-    ops::Linear(stream, a.up, layer.down.weight, layer.down.bias, a.x, ops::Epilogue::kAdd);
+    AddOutput(stream, a.up, layer.down, a.x);
     ReleaseWeights(stream, index, LayerPart::kRest);
     if (!before) Normalize(stream, a.x, layer.feed_forward_norm, a.x);
   }
@@ -314,20 +328,20 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
     if (config().final_norm) Normalize(stream, a.x, final_norm_, a.x);
     if (Projects()) {
       ops::Linear(stream, ForProduct(stream, a.x, a.h), project_out_.weight, nullptr, a.narrow);
-      ops::Linear(stream, a.narrow, head_, nullptr, logits);
+      TakeLogits(stream, a.narrow, head_, a.logits, logits);
     } else {
-      ops::Linear(stream, ForProduct(stream, a.x, a.h), head_, nullptr, logits);
+      TakeLogits(stream, ForProduct(stream, a.x, a.h), head_, a.logits, logits);
     }
   }
 
-  MatrixView embedding_;  // [vocab, embedding_dim]
+  MatrixView embedding_;  // [vocab, embedding_dim], or the rank's part
   MatrixView positions_;  // [max_context, hidden]
   LinearWeights project_in_, project_out_;
   std::vector<OptLayer> layers_;
   Buffer rounded_biases_;  // [layers][k, v], rounded_stride_ values apart; empty: none
   size_t rounded_stride_ = 0;
   LayerNormWeights final_norm_;
-  MatrixView head_;  // [vocab, embedding_dim]
+  MatrixView head_;  // as embedding_
 };
 
 std::unique_ptr<Decoder> BuildOpt(Device& device, const ModelConfig& config,

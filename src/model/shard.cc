@@ -22,8 +22,19 @@ Range PartOfRank(int64_t whole, const Shard& shard) {
   return {shard.rank * whole / shard.ranks, 1};
 }
 
+using Ranges = std::vector<Range>;
+
 Range Times(Range range, int64_t factor) { return {range.begin * factor, range.count * factor}; }
 Range Behind(Range range, int64_t offset) { return {range.begin + offset, range.count}; }
+Ranges Times(Ranges ranges, int64_t factor) {
+  for (Range& range : ranges) range = Times(range, factor);
+  return ranges;
+}
+int64_t Sum(const Ranges& ranges) {
+  int64_t sum = 0;
+  for (const Range& range : ranges) sum += range.count;
+  return sum;
+}
 
 int64_t Divided(int64_t whole, int ranks, const char* what) {
   if (whole % ranks == 0) return whole / ranks;
@@ -49,20 +60,21 @@ class ShardedWeights final : public WeightStore {
     const MatrixView whole = source_->Matrix(name, part.whole_rows, part.whole_cols);
     MatrixView view = TypeOfPart(config_, whole, name, part);
     Count(static_cast<uint64_t>(rows * view.RowBytes()));
-    if (part.rows.size() == 1 && part.cols.count == part.whole_cols) {
+    if (part.rows.size() == 1 && part.cols[0].count == part.whole_cols) {
       view.data = whole.Rows(part.rows[0].begin, rows).data;
       return view;
     }
     if (passing_) copies_.clear();
     copies_.push_back(device_.Allocate(static_cast<size_t>(rows * view.RowBytes())));
     view.data = copies_.back().data();
-    const int64_t skipped = part.cols.begin * whole.RowBytes() / whole.cols;
-    int64_t row = 0;
+    auto* to = static_cast<std::byte*>(view.data);
     for (const Range& range : part.rows) {
-      for (int64_t i = 0; i < range.count; ++i, ++row) {
-        const auto* from =
-            static_cast<const std::byte*>(whole.data) + (range.begin + i) * whole.RowBytes();
-        std::memcpy(view.Rows(row, 1).data, from + skipped, static_cast<size_t>(view.RowBytes()));
+      for (int64_t row = range.begin; row < range.begin + range.count; ++row) {
+        const auto* from = static_cast<const std::byte*>(whole.data) + row * whole.RowBytes();
+        for (const Range& columns : part.cols) {
+          const int64_t begin = columns.begin * whole.RowBytes() / whole.cols;
+          to = std::copy_n(from + begin, columns.count * whole.RowBytes() / whole.cols, to);
+        }
       }
     }
     return view;
@@ -109,9 +121,7 @@ ModelConfig ShardOf(const ModelConfig& whole, int rank, int ranks) {
   const auto refuse = [&](const char* what) {
     throw Unsupported("tensor_parallel = {}: {} ({})", ranks, what, whole.architecture);
   };
-  if (whole.family == Family::kOpt) refuse("this architecture is not divided");
   if (whole.wide_qk_norm) refuse("a model with norms over all heads is not divided");
-  if (!whole.recurrent.empty()) refuse("a model with recurrent layers is not divided");
   ModelConfig part = whole;
   part.shard = {rank, ranks, std::make_shared<const ModelConfig>(whole)};
   part.q_heads = Divided(whole.q_heads, ranks, "query heads");
@@ -122,6 +132,10 @@ ModelConfig ShardOf(const ModelConfig& whole, int rank, int ranks) {
     Divided(ranks, static_cast<int>(whole.kv_heads), "ranks among its KV heads");
   }
   part.intermediate = Divided(whole.intermediate, ranks, "columns of feed-forward blocks");
+  if (!whole.recurrent.empty()) {
+    part.delta.key_heads = Divided(whole.delta.key_heads, ranks, "key heads of recurrent layers");
+    part.delta.value_heads = whole.delta.value_heads / ranks;
+  }
   if (whole.experts.count > 0) {
     part.experts.intermediate = Divided(whole.experts.intermediate, ranks, "columns of experts");
     part.experts.shared = Divided(whole.experts.shared, ranks, "columns of the shared expert");
@@ -144,7 +158,7 @@ VocabularyPart VocabularyOf(const ModelConfig& config) {
 }
 
 TensorPart PartOf(const ModelConfig& config, const std::string& name, int64_t rows, int64_t cols) {
-  TensorPart part = {{{0, rows}}, {0, cols}, rows, cols, false};
+  TensorPart part = {{{0, rows}}, {{0, cols}}, rows, cols, false};
   if (config.shard.whole == nullptr) return part;
   const ModelConfig& whole = *config.shard.whole;
   const Shard& shard = config.shard;
@@ -157,20 +171,46 @@ TensorPart PartOf(const ModelConfig& config, const std::string& name, int64_t ro
   const Range width = PartOfRank(intermediate, shard);
   const Range queries = Times(PartOfRank(whole.q_heads, shard), whole.head_dim);
   const Range keys = Times(PartOfRank(whole.kv_heads, shard), whole.head_dim);
-  const auto divide_rows = [&](int64_t whole_rows, std::vector<Range> ranges) {
+  const auto divide_rows = [&](int64_t whole_rows, Ranges ranges) {
     part.whole_rows = whole_rows;
     part.rows = std::move(ranges);
   };
   // A bias is a vector, which has no columns to divide.
-  const auto divide_cols = [&](int64_t whole_cols, const Range& range) {
+  const auto divide_cols = [&](int64_t whole_cols, Ranges ranges) {
     if (name.ends_with(".bias")) {
       part.zero = shard.rank != 0;
       return;
     }
     part.whole_cols = whole_cols;
-    part.cols = range;
+    part.cols = std::move(ranges);
   };
-  if (module == "q_proj") {
+  if (name.find(".linear_attn.") != name.npos) {
+    const ops::GatedDeltaShape& delta = whole.delta;
+    const Range heads = PartOfRank(delta.key_heads, shard);
+    const int64_t group = delta.value_heads / delta.key_heads;
+    Ranges values = {Times(heads, group)};
+    if (delta.tiled) {  // those of a key head are key_heads apart
+      values.clear();
+      for (int64_t i = 0; i < group; ++i) values.push_back(Behind(heads, i * delta.key_heads));
+    }
+    const Ranges wide = Times(values, delta.value_dim);
+    const Range keys_of_heads = Times(heads, delta.key_dim);
+    const int64_t all_keys = delta.key_heads * delta.key_dim;
+    Ranges channels = {keys_of_heads, Behind(keys_of_heads, all_keys)};
+    for (const Range& range : wide) channels.push_back(Behind(range, 2 * all_keys));
+    if (module == "in_proj_qkv") {
+      divide_rows(delta.channels(), channels);
+    } else if (module == "conv1d") {
+      divide_rows(delta.channels() * delta.taps, Times(channels, delta.taps));
+    } else if (module == "in_proj_z") {
+      divide_rows(delta.width(), wide);
+    } else if (module == "out_proj") {
+      divide_cols(delta.width(), wide);
+    } else if (module == "in_proj_a" || module == "in_proj_b" || module == "A_log" ||
+               module == "dt_bias") {
+      divide_rows(delta.value_heads, values);
+    }
+  } else if (module == "q_proj") {
     // With an output gate, its rows are behind the queries' (WeightTypes::RowsOf).
     divide_rows(whole.q_width(), {queries});
     if (whole.output_gate) {
@@ -182,17 +222,17 @@ TensorPart PartOf(const ModelConfig& config, const std::string& name, int64_t ro
     divide_rows(
         whole.q_width() + 2 * whole.kv_width(),
         {queries, Behind(keys, whole.q_width()), Behind(keys, whole.q_width() + whole.kv_width())});
-  } else if (module == "o_proj") {
-    divide_cols(whole.q_width(), queries);
+  } else if (module == "o_proj" || module == "out_proj") {
+    divide_cols(whole.q_width(), {queries});
   } else if (module == "sinks") {
     divide_rows(whole.q_heads, {PartOfRank(whole.q_heads, shard)});
   } else if (module == "gate_up_proj") {
     divide_rows(2 * intermediate, {width, Behind(width, intermediate)});
-  } else if (module == "gate_proj" || module == "up_proj" ||
+  } else if (module == "gate_proj" || module == "up_proj" || module == "fc1" ||
              (expert && (module == whole.experts.gate || module == whole.experts.up))) {
     divide_rows(intermediate, {width});
-  } else if (module == "down_proj" || (expert && module == whole.experts.down)) {
-    divide_cols(intermediate, width);
+  } else if (module == "down_proj" || module == "fc2" || (expert && module == whole.experts.down)) {
+    divide_cols(intermediate, {width});
   } else if (module == "embed_tokens" || module == "lm_head") {
     const VocabularyPart vocabulary = VocabularyOf(config);
     divide_rows(config.vocab, {{vocabulary.first, vocabulary.rows}});
@@ -202,14 +242,14 @@ TensorPart PartOf(const ModelConfig& config, const std::string& name, int64_t ro
 
 MatrixView TypeOfPart(const ModelConfig& config, const MatrixView& whole, const std::string& name,
                       const TensorPart& part) {
-  int64_t rows = 0;
-  for (const Range& range : part.rows) rows += range.count;
-  const int64_t cols = part.cols.count;
+  const int64_t rows = Sum(part.rows), cols = Sum(part.cols);
   if (whole.format == nullptr) {
     return MatrixView::Of(static_cast<void*>(nullptr), whole.dtype, rows, cols);
   }
   const int64_t block = whole.format->values;
-  if (part.cols.begin % block == 0 && cols % block == 0) {
+  if (std::ranges::all_of(part.cols, [&](const Range& range) {
+        return range.begin % block == 0 && range.count % block == 0;
+      })) {
     return MatrixView::OfBlocks(nullptr, *whole.format, rows, cols);
   }
   throw Unsupported(

@@ -16,7 +16,7 @@ namespace litecache::model {
 
 // The config of one rank's part. KV heads are divided while there are enough; beyond that, ranks
 // share one. Throws InvalidArgument where something cannot be divided evenly, and Unsupported for
-// models with norms over all heads or recurrent layers.
+// models with norms over all heads.
 ModelConfig ShardOf(const ModelConfig& whole, int rank, int ranks);
 
 // The heads of a part among those of the whole model.
@@ -34,14 +34,11 @@ struct TensorPart {
   struct Range {
     int64_t begin = 0, count = 0;
   };
-  std::vector<Range> rows;  // one behind another
-  Range cols;
+  std::vector<Range> rows, cols;  // one behind another
   int64_t whole_rows = 0, whole_cols = 0;
   // Of a bias that is added to a sum over the ranks: only rank 0 adds it.
   bool zero = false;
-  bool whole() const {
-    return rows.size() == 1 && rows[0].count == whole_rows && cols.count == whole_cols;
-  }
+  bool whole() const { return rows[0].count == whole_rows && cols[0].count == whole_cols; }
 };
 // rows, cols: of the part, as the decoder requests it. name: Hugging Face's, with ".weight" or
 // ".bias".

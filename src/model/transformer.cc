@@ -16,7 +16,6 @@
 #include "model/transformer_activations.h"
 #include "ops/dense/activation.h"
 #include "ops/dense/convert.h"
-#include "ops/dense/embedding.h"
 #include "ops/dense/gather.h"
 #include "ops/dense/norm.h"
 #include "ops/dense/rope.h"
@@ -55,16 +54,16 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   TransformerDecoder(Device& device, const ModelConfig& model_config,
                      std::unique_ptr<WeightStore> store)
       : StepDecoder(device, model_config, std::move(store)),
-        vocabulary_(VocabularyOf(model_config)),
         rope_(device, MakeRopeTable(model_config.rope, model_config.rotated())) {
     if (model_config.window_rope) {
       window_rope_.emplace(device,
                            MakeRopeTable(*model_config.window_rope, model_config.rotated()));
     }
     const ModelConfig& c = config();
+    const int64_t vocabulary = VocabularyOf(c).rows;
     const std::string prefix = FindPrefix(
         {"model.", "", "language_model.model.", "model.language_model."}, "embed_tokens.weight");
-    embedding_ = weights().Matrix(prefix + "embed_tokens.weight", vocabulary_.rows, c.hidden);
+    embedding_ = weights().Matrix(prefix + "embed_tokens.weight", vocabulary, c.hidden);
     for (int64_t i = 0; i < c.layers; ++i) {
       layers_.push_back(TakeLayer(i, fmt::format("{}layers.{}.", prefix, i)));
     }
@@ -75,7 +74,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       head_ = embedding_;
       FinishWeights(dtype, {});
     } else {
-      head_ = weights().Matrix(FindPrefix({"", "language_model."}, kHead) + kHead, vocabulary_.rows,
+      head_ = weights().Matrix(FindPrefix({"", "language_model."}, kHead) + kHead, vocabulary,
                                c.hidden);
       FinishWeights(dtype, {embedding_});
     }
@@ -97,9 +96,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
                                       static_cast<float>(config().rope.original_context)};
       Rotations(stream, rope_, inputs.positions, a.query_rotations, growth);
     }
-    ops::Embedding(stream, embedding_, inputs.tokens, a.x, ops::Epilogue::kStore,
-                   config().shard.ranks > 1 ? vocabulary_.first : ops::kWholeTable);
-    SumOverRanks(stream, a.x);
+    Embed(stream, embedding_, inputs.tokens, a.x);
     if (config().embedding_scale != 1) ops::Scale(stream, EmbeddingScale(), a.x);
     for (int64_t i = 0; i < config().layers; ++i) {
       // The last prediction, usually the only one, shares its product with the layer's own.
@@ -126,12 +123,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       FeedForward(stream, i, mixed, a);
     }
     ops::RmsNorm(stream, a.x, final_norm_, Epsilon(), 1, a.h);
-    if (a.logit_parts.rows == 0) {
-      ops::Linear(stream, a.h, head_, nullptr, logits);
-    } else {
-      ops::Linear(stream, a.h, head_, nullptr, a.own_logits.Columns(0, head_.rows));
-      JoinLogits(stream, a.own_logits, a.logit_parts, logits);
-    }
+    TakeLogits(stream, a.h, head_, a.logits, logits);
     if (config().logit_scale != 1) {
       ops::Scale(stream, static_cast<float>(config().logit_scale), logits);
     }
@@ -471,7 +463,6 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     ReleaseWeights(stream, index, LayerPart::kRest);
   }
 
-  const VocabularyPart vocabulary_;
   DeviceRopeTable rope_;
   std::optional<DeviceRopeTable> window_rope_;  // if layers with a window have their own
   std::pair<StreamRotations, StreamRotations> projected_rotations_;

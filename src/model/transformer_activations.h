@@ -10,7 +10,6 @@
 #include "model/decoder_base.h"
 #include "model/delta_block.h"
 #include "model/expert_block.h"
-#include "model/shard.h"
 
 namespace litecache::model {
 
@@ -35,8 +34,7 @@ struct TransformerActivations {
   // The rows that get logits, after the last layer's attention.
   MatrixView logit_x;      // [L, hidden] f32
   MatrixView logit_mixed;  // [L, q_width], or of a recurrent layer
-  // Of a rank's part (DecoderBase::JoinLogits): [L, padded] and [ranks * L, padded] f32.
-  MatrixView own_logits, logit_parts;
+  LogitParts logits;
   // Of steps that predict in the same product (at most kTogether rows): the layer's own rows, then
   // those of the later layer.
   MatrixView both_h;  // [2 T, hidden]
@@ -69,11 +67,7 @@ inline TransformerActivations PlaceTransformer(Arena& arena, const ModelConfig& 
   if (ChangesOutputs(config)) a.output = arena.Take(rows, config.hidden);
   a.logit_x = arena.Take(logit_rows, config.hidden);
   a.logit_mixed = arena.Take(logit_rows, std::max(config.q_width(), config.delta.width()), product);
-  if (config.shard.ranks > 1) {
-    const int64_t padded = VocabularyOf(config).padded;
-    a.own_logits = arena.Take(logit_rows, padded);
-    a.logit_parts = arena.Take(config.shard.ranks * logit_rows, padded);
-  }
+  a.logits = PlaceLogits(arena, config, logit_rows);
   if (on_gpu) {
     for (MatrixView& q : a.next_q)
       q = arena.Take(std::max(2 * std::min(rows, kTogether), PredictedRows(rows, logit_rows)),

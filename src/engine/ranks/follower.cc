@@ -52,12 +52,9 @@ void Follow(parallel::ProcessGroup& group, Stream& stream, model::Decoder& decod
           const kv::Step step = GetStep(&words);
           const auto tokens = words.GetAll<int32_t>(), positions = words.GetAll<int32_t>();
           const auto rows = words.GetAll<int64_t>();
-          try {
-            decoder.Forward(stream, step, tokens, positions, cache, rows,
-                            logits.Rows(0, std::ssize(rows)));
-            stream.Synchronize();
-          } catch (const InvalidArgument&) {  // of a token or position: rank 0 throws it, too
-          }
+          decoder.Forward(stream, step, tokens, positions, cache, rows,
+                          logits.Rows(0, std::ssize(rows)));
+          stream.Synchronize();
           break;
         }
         case Call::kUnload:

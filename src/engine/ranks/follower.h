@@ -8,8 +8,7 @@
 namespace litecache::engine {
 
 // Makes rank 0's calls (calls.h) on this rank's decoder and cache until the engine is unloaded.
-// logits: memory for as many rows as a step of rank 0 has. Throws what they throw, other than for
-// input that rank 0 refuses as well.
+// logits: memory for as many rows as a step of rank 0 has. Throws what they throw.
 void Follow(parallel::ProcessGroup& group, Stream& stream, model::Decoder& decoder,
             kv::Cache& cache, const MatrixView& logits);
 

@@ -39,28 +39,37 @@ void LeadingCache::Truncate(kv::SequenceId id, int64_t tokens) {
   calls_.Put(Call::kTruncate).Put(id).Put(tokens);
 }
 
+void LeadingCache::Announce(const kv::Step& step, std::span<const int32_t> tokens,
+                            std::span<const int32_t> positions,
+                            std::span<const int64_t> logit_rows) {
+  step_.Clear();
+  PutStep(step, &step_.Put(Call::kForward));
+  step_.PutAll(tokens).PutAll(positions).PutAll(logit_rows);
+}
+
+void LeadingCache::BeginStep(const kv::Step& step) {
+  group_.Check();
+  own().BeginStep(step);
+  std::vector<int64_t>& words = calls_.all();
+  words.insert(words.end(), step_.all().begin(), step_.all().end());
+  group_.Broadcast(&words);
+  calls_.Clear();
+}
+
+LeadingCache::~LeadingCache() {
+  try {
+    group_.Broadcast(&calls_.Put(Call::kUnload).all());
+  } catch (const Error& error) {  // a rank has ended
+    LogDebug("ranks: {}", error.what());
+  }
+}
+
 void LeadingDecoder::Forward(Stream& stream, const kv::Step& step, std::span<const int32_t> tokens,
                              std::span<const int32_t> positions, kv::Cache& cache,
                              std::span<const int64_t> logit_rows, const MatrixView& logits) {
   LC_CHECK(&cache == &cache_);
-  group_.Check();
-  // Where this rank has no room, neither have the others, and they are not told.
-  cache_.own().BeginStep(step);
-  Words& calls = cache_.calls();
-  PutStep(step, &calls.Put(Call::kForward));
-  calls.PutAll(tokens).PutAll(positions).PutAll(logit_rows);
-  group_.Broadcast(&calls.all());
-  calls.Clear();
-  own_.Forward(stream, step, tokens, positions, cache_.own(), logit_rows, logits);
-}
-
-LeadingDecoder::~LeadingDecoder() {
-  try {
-    cache_.calls().Put(Call::kUnload);
-    group_.Broadcast(&cache_.calls().all());
-  } catch (const Error& error) {  // a rank has ended
-    LogDebug("ranks: {}", error.what());
-  }
+  cache_.Announce(step, tokens, positions, logit_rows);
+  own_.Forward(stream, step, tokens, positions, cache, logit_rows, logits);
 }
 
 }  // namespace litecache::engine

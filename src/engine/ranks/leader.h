@@ -1,7 +1,8 @@
 // Rank 0's cache and decoder: they do what their own part does, and tell the other ranks.
 #pragma once
 
-#include <memory>
+#include <cstdint>
+#include <optional>
 #include <span>
 
 #include "engine/ranks/calls.h"
@@ -11,10 +12,14 @@
 
 namespace litecache::engine {
 
-// Calls are sent with the next step; nothing that the others do before it is waited for.
+// Calls are sent with the next step that this rank's part has room for: then the others' have, too.
 class LeadingCache final : public kv::ForwardingCache {
  public:
-  explicit LeadingCache(kv::Cache& own) : ForwardingCache(own) {}
+  // Both must outlive this.
+  LeadingCache(kv::Cache& own, parallel::ProcessGroup& group)
+      : ForwardingCache(own), group_(group) {}
+  // Ends the others' part of the engine.
+  ~LeadingCache() override;
 
   void AllocateAhead(const kv::TierBytes& bytes) override;
   kv::SequenceId Create() override;
@@ -29,20 +34,26 @@ class LeadingCache final : public kv::ForwardingCache {
     return own().BytesHeld(ids);
   }
 
-  Words& calls() { return calls_; }
-  kv::Cache& own() const { return const_cast<LeadingCache*>(this)->inner(); }
+  // The step that begins next, and what the decoder is called with.
+  void Announce(const kv::Step& step, std::span<const int32_t> tokens,
+                std::span<const int32_t> positions, std::span<const int64_t> logit_rows);
+  void BeginStep(const kv::Step& step) override;
+  std::optional<uint64_t> ReplayKey(const kv::Step& step) const override {
+    return own().ReplayKey(step);
+  }
 
  private:
+  kv::Cache& own() const { return const_cast<LeadingCache*>(this)->inner(); }
+
+  parallel::ProcessGroup& group_;
   Words calls_;  // since the last step
+  Words step_;   // that begins next
 };
 
 class LeadingDecoder final : public model::Decoder {
  public:
-  // All must outlive this.
-  LeadingDecoder(model::Decoder& own, LeadingCache& cache, parallel::ProcessGroup& group)
-      : own_(own), cache_(cache), group_(group) {}
-  // Ends the others' part of the engine.
-  ~LeadingDecoder() override;
+  // Both must outlive this.
+  LeadingDecoder(model::Decoder& own, LeadingCache& cache) : own_(own), cache_(cache) {}
 
   const model::ModelConfig& config() const override { return own_.config(); }
   DType kv_dtype() const override { return own_.kv_dtype(); }
@@ -61,7 +72,6 @@ class LeadingDecoder final : public model::Decoder {
  private:
   model::Decoder& own_;
   LeadingCache& cache_;
-  parallel::ProcessGroup& group_;
 };
 
 }  // namespace litecache::engine
