@@ -137,6 +137,18 @@ void DecoderBase::CheckStep(const kv::Step& step, std::span<const int32_t> token
   }
 }
 
+void DecoderBase::ShareSums(std::initializer_list<MatrixView*> sums) const {
+  if (ranks_ == nullptr) return;
+  std::span<std::byte> left = ranks_->shared();
+  for (MatrixView* sum : sums) {
+    const auto bytes = static_cast<size_t>(sum->rows * sum->RowBytes());
+    if (bytes == 0 || bytes > left.size()) continue;
+    sum->data = left.data();
+    constexpr size_t kAlignment = 256;
+    left = left.subspan(std::min(left.size(), (bytes + kAlignment - 1) / kAlignment * kAlignment));
+  }
+}
+
 void DecoderBase::Embed(Stream& stream, const MatrixView& table, std::span<const int32_t> tokens,
                         const MatrixView& y) const {
   const int64_t first = ranks_ != nullptr ? VocabularyOf(config_).first : ops::kWholeTable;

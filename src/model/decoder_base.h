@@ -119,6 +119,8 @@ class DecoderBase : public Decoder {
   void SumOverRanks(Stream& stream, const MatrixView& x) const {
     if (ranks_ != nullptr) ranks_->AllReduce(stream, x);
   }
+  // The activations that are summed over ranks, in the memory where that is fast if they fit.
+  void ShareSums(std::initializer_list<MatrixView*> sums) const;
   // y = rows of the embedding table; y [T, n] f32. table: VocabularyOf(config()).rows rows.
   void Embed(Stream& stream, const MatrixView& table, std::span<const int32_t> tokens,
              const MatrixView& y) const;

@@ -146,6 +146,7 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
 
   void Issue(Stream& stream, const kv::Step& step, const Inputs& inputs, kv::Cache& cache,
              OptActivations a, const MatrixView& logits) override {
+    ShareSums({&a.x});
     EmbedTokens(stream, inputs.tokens, inputs.positions, a);
     for (int64_t i = 0; i < config().layers; ++i) {
       const OptLayer& layer = layers_[static_cast<size_t>(i)];

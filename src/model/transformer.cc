@@ -89,6 +89,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
 
   void Issue(Stream& stream, const kv::Step& step, const Inputs& inputs, kv::Cache& cache,
              TransformerActivations a, const MatrixView& logits) override {
+    ShareSums({&a.x, &a.output});
     Rotations(stream, rope_, inputs.positions, a.rotations);
     if (window_rope_) Rotations(stream, *window_rope_, inputs.positions, a.window_rotations);
     if (a.query_rotations.rows > 0) {

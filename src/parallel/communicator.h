@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "base/matrix_view.h"
 #include "device/device.h"
@@ -18,6 +19,10 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int ranks() const = 0;
+
+  // Memory, of the same size on all ranks, in which AllReduce() takes a third of the time for a few
+  // rows (8 us instead of 18 on two H200). Empty: there is none.
+  virtual std::span<std::byte> shared() const { return {}; }
 
   // x becomes the sum of all ranks' x, with the same bits on each. x [T, n] f32, contiguous.
   virtual void AllReduce(Stream& stream, const MatrixView& x) = 0;

@@ -42,6 +42,11 @@ class Nccl {
   decltype(&ncclAllReduce) all_reduce = nullptr;
   decltype(&ncclAllGather) all_gather = nullptr;
   decltype(&ncclGetErrorString) error_string = nullptr;
+  // Null in versions before 2.27.
+  decltype(&ncclMemAlloc) mem_alloc = nullptr;
+  decltype(&ncclMemFree) mem_free = nullptr;
+  decltype(&ncclCommWindowRegister) register_window = nullptr;
+  decltype(&ncclCommWindowDeregister) deregister_window = nullptr;
 
   void Check(ncclResult_t result, const char* what) const {
     if (result == ncclSuccess) return;
@@ -64,11 +69,19 @@ class Nccl {
     Find("ncclAllReduce", &all_reduce);
     Find("ncclAllGather", &all_gather);
     Find("ncclGetErrorString", &error_string);
+    if (!TryFind("ncclCommWindowRegister", &register_window)) return;
+    Find("ncclCommWindowDeregister", &deregister_window);
+    Find("ncclMemAlloc", &mem_alloc);
+    Find("ncclMemFree", &mem_free);
+  }
+  template <class Function>
+  bool TryFind(const char* name, Function* function) {
+    *function = reinterpret_cast<Function>(dlsym(library_, name));
+    return *function != nullptr;
   }
   template <class Function>
   void Find(const char* name, Function* function) {
-    *function = reinterpret_cast<Function>(dlsym(library_, name));
-    if (*function == nullptr) throw DeviceError(std::string(kLibrary) + " has no " + name);
+    if (!TryFind(name, function)) throw DeviceError(std::string(kLibrary) + " has no " + name);
   }
   void* library_;
 };
@@ -86,11 +99,13 @@ class NcclCommunicator final : public Communicator {
     group_->Broadcast(&words);
     std::memcpy(&id, words.data(), sizeof(id));
     nccl_.Check(nccl_.init_rank(&comm_, ranks(), id, rank()), "the ranks cannot connect");
+    TakeShared();
     // A kernel that waits for a rank that has ended would wait forever.
     group_->OnEnd([this] { nccl_.abort(comm_); });
     // Connections are made by the first operation, and must not be while a graph is captured.
     const auto stream = device.CreateStream();
     const Buffer buffer = device.Allocate(kLargest * sizeof(float));
+    if (shared_ != nullptr) AllReduce(*stream, MatrixView::Of(static_cast<float*>(shared_), 1, 1));
     for (const int64_t count : {int64_t{1}, kLargest}) {
       AllReduce(*stream, MatrixView::Of(buffer.as<float>(), 1, count));
       AllGather(*stream, MatrixView::Of(buffer.as<float>(), 1, count / ranks()),
@@ -102,6 +117,8 @@ class NcclCommunicator final : public Communicator {
     group_->OnEnd(nullptr);
     try {
       group_->Check();
+      if (window_ != nullptr) nccl_.deregister_window(comm_, window_);
+      if (shared_ != nullptr) nccl_.mem_free(shared_);
       nccl_.destroy(comm_);
     } catch (const Error&) {  // it has been aborted
     }
@@ -109,6 +126,9 @@ class NcclCommunicator final : public Communicator {
 
   int rank() const override { return group_->rank(); }
   int ranks() const override { return group_->ranks(); }
+  std::span<std::byte> shared() const override {
+    return {static_cast<std::byte*>(shared_), shared_ == nullptr ? 0 : kSharedBytes};
+  }
 
   void AllReduce(Stream& stream, const MatrixView& x) override {
     LC_CHECK(x.dtype == DType::kF32 && x.stride == x.cols);
@@ -131,6 +151,21 @@ class NcclCommunicator final : public Communicator {
  private:
   // Larger than what is sent by the protocols for small messages.
   static constexpr int64_t kLargest = int64_t{1} << 24;
+  // Two activations of 256 rows of 8,192 values.
+  static constexpr size_t kSharedBytes = size_t{16} << 20;
+
+  // Memory that each rank's kernels can read and write on the others, where the GPUs are linked for
+  // that; else NCCL refuses, and sums take the usual way.
+  void TakeShared() {
+    if (nccl_.register_window == nullptr) return;
+    if (nccl_.mem_alloc(&shared_, kSharedBytes) != ncclSuccess) shared_ = nullptr;
+    uint64_t have = shared_ != nullptr ? 1 : 0;
+    group_->Minimum({&have, 1});
+    if (have == 0) return;
+    nccl_.Check(
+        nccl_.register_window(comm_, shared_, kSharedBytes, &window_, NCCL_WIN_COLL_SYMMETRIC),
+        "memory that ranks share");
+  }
 
   void Begin(Stream& stream) {
     group_->Check();
@@ -142,6 +177,8 @@ class NcclCommunicator final : public Communicator {
   const Nccl& nccl_;
   std::shared_ptr<ProcessGroup> group_;
   ncclComm_t comm_ = nullptr;
+  void* shared_ = nullptr;
+  ncclWindow_t window_ = nullptr;
   const Stream* stream_ = nullptr;  // used last
   std::shared_ptr<const std::function<void()>> check_;
 };

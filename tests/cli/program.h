@@ -36,6 +36,7 @@ class Program {
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
+  pid_t pid() const { return pid_; }
   void Write(const std::string& text);
   void Signal(int signal);
   void CloseInput();

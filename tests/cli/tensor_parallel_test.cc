@@ -4,20 +4,22 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <filesystem>
+#include <chrono>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "cli/fixture_model.h"
 #include "cli/policy_settings.h"
 #include "cli/program.h"
+#include "device/cuda/cuda_devices.h"
 #include "model/config.h"
 #include "model/families.h"
 #include "server/http_client.h"
-#include "source_directory.h"
 #include "temporary_directory.h"
 #include "test_seed.h"
 
@@ -54,57 +56,59 @@ Losses LossesOf(const std::string& file) {
   return losses;
 }
 
-class TensorParallelTest : public ::testing::TestWithParam<std::string> {};
-
-TEST_P(TensorParallelTest, LossesAreThoseOfOneProcess) {
-  const FixtureModel model(1024, GetParam());
-  const auto config = model::ModelConfig::FromModel(model.path());
+// The losses of all policies, on one process or several; an error's text is in the result.
+std::pair<ProgramResult, Losses> Evaluate(const FixtureModel& model, const std::string& device,
+                                          int ranks) {
+  const bool uniform = model::ModelConfig::FromModel(model.path()).uniform();
   const TemporaryDirectory directory;
   const auto text = directory.Write("text.txt", RandomText(1200));
-  const auto run = [&](int ranks) {
-    const std::string out = (directory.path() / (std::to_string(ranks) + ".jsonl")).string();
-    std::vector<std::string> words = {"eval",
-                                      "run",
-                                      "--suite",
-                                      "perplexity",
-                                      "--model",
-                                      model.path(),
-                                      "--text",
-                                      text,
-                                      "--lengths",
-                                      "320",
-                                      "--count",
-                                      "1",
-                                      "--dtype",
-                                      "f32",
-                                      "--decode-tokens",
-                                      "12",
-                                      "--memory",
-                                      "1GiB",
-                                      "--json",
-                                      out,
-                                      "--policies",
-                                      "full",
-                                      "--device",
-                                      "cpu",
-                                      "--threads",
-                                      "1",
-                                      "--tensor-parallel",
-                                      std::to_string(ranks)};
-    for (const PolicySetting& policy : PolicySettings()) {
-      if (policy.name == "full" || (policy.predicts && !config.uniform())) continue;
-      words.insert(words.end(), {"--config", policy.Configuration()});
-    }
-    const ProgramResult result = RunProgram(words);
-    return std::pair(result, LossesOf(out));
-  };
-  const auto [alone, expected] = run(1);
+  const std::string out = (directory.path() / "out.jsonl").string();
+  std::vector<std::string> words = {"eval",
+                                    "run",
+                                    "--suite",
+                                    "perplexity",
+                                    "--model",
+                                    model.path(),
+                                    "--text",
+                                    text,
+                                    "--lengths",
+                                    "320",
+                                    "--count",
+                                    "1",
+                                    "--dtype",
+                                    "f32",
+                                    "--decode-tokens",
+                                    "12",
+                                    "--memory",
+                                    "1GiB",
+                                    "--json",
+                                    out,
+                                    "--policies",
+                                    "full",
+                                    "--device",
+                                    device,
+                                    "--threads",
+                                    "1",
+                                    "--tensor-parallel",
+                                    std::to_string(ranks)};
+  for (const PolicySetting& policy : PolicySettings()) {
+    if (policy.name == "full" || (policy.predicts && !uniform)) continue;
+    words.insert(words.end(), {"--config", policy.Configuration()});
+  }
+  const ProgramResult result = RunProgram(words);
+  return {result, LossesOf(out)};
+}
+
+void ExpectLossesOfOneProcess(const std::string& fixture, const std::string& device) {
+  const FixtureModel model(1024, fixture);
+  const auto config = model::ModelConfig::FromModel(model.path());
+  const auto [alone, expected] = Evaluate(model, device, 1);
   ASSERT_EQ(alone.exit_code, 0) << alone.err;
   ASSERT_FALSE(expected.empty());
-  const auto [together, losses] = run(2);
+  const auto [together, losses] = Evaluate(model, device, 2);
   if (together.exit_code != 0) {
     EXPECT_TRUE(config.wide_qk_norm || config.delta.key_heads % 2 != 0) << together.err;
-    EXPECT_THAT(together.err, HasSubstr("tensor_parallel = 2"));
+    EXPECT_THAT(together.err, HasSubstr("tensor-parallel = 2"));
     EXPECT_THAT(together.err, HasSubstr("divided"));
     return;
   }
@@ -118,6 +122,155 @@ TEST_P(TensorParallelTest, LossesAreThoseOfOneProcess) {
     // The file has six digits; ranks add in another order.
     for (size_t i = 0; i < loss.size(); ++i) EXPECT_NEAR(loss[i], other[i], 2e-4) << i;
   }
+}
+
+class TensorParallelTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(TensorParallelTest, LossesAreThoseOfOneProcess) {
+  ExpectLossesOfOneProcess(GetParam(), "cpu");
+}
+
+TEST_P(TensorParallelTest, LossesAreThoseOfOneGpu) {
+  if (FindCudaDevices().devices.size() < 2) GTEST_SKIP() << "it needs two GPUs";
+  ExpectLossesOfOneProcess(GetParam(), "cuda");
+}
+
+// A server of a small model, in f32: rounding decides no token.
+std::vector<std::string> ServeWords(const FixtureModel& model, const std::string& policy,
+                                    int ranks) {
+  return {"serve",
+          "--model",
+          model.path(),
+          "--dtype",
+          "f32",
+          "--memory",
+          "1GiB",
+          "--device",
+          "cpu",
+          "--kv-policy",
+          policy,
+          "--port",
+          "0",
+          "--threads",
+          "1",
+          "--max-batch",
+          "6",
+          "--tensor-parallel",
+          std::to_string(ranks),
+          "--sink",
+          "4",
+          "--recent",
+          "16"};
+}
+
+uint16_t PortOf(const std::string& log) {
+  const std::string sign = "://127.0.0.1:";
+  const size_t at = log.find(sign);
+  return at == std::string::npos ? uint16_t{0}
+                                 : static_cast<uint16_t>(std::stoi(log.substr(at + sign.size())));
+}
+
+// The texts that a server answers to random requests that come at once; some clients leave before
+// their answer is complete, and get "".
+std::vector<std::string> Answers(uint16_t port, int count) {
+  std::mt19937_64 random = TestRandom(11);
+  std::vector<std::string> texts(static_cast<size_t>(count));
+  std::vector<std::thread> clients;
+  std::string before = RandomText(300);
+  for (int i = 0; i < count; ++i) {
+    // Half of them begin like an earlier one, whose KV may be kept.
+    const std::string prompt =
+        i % 2 == 0 ? before.substr(0, 200) + std::to_string(i) : RandomText(20 + random() % 300);
+    const bool leaves = random() % 4 == 0;
+    const Json body = {{"prompt", prompt},
+                       {"max_tokens", leaves ? 400 : static_cast<int>(1 + random() % 24)},
+                       {"temperature", i % 3 == 0 ? 0.0 : 0.8},
+                       {"seed", i},
+                       {"n", 1 + static_cast<int>(random() % 2)},
+                       {"ignore_eos", true},
+                       {"stream", leaves}};
+    clients.emplace_back([&texts, port, body, leaves, i] {
+      if (leaves) {
+        Client client(port);
+        client.Send(RequestText("POST", "/v1/completions", body.dump()));
+        client.ReceiveUntil("data:");
+        client.Reset();
+        return;
+      }
+      const Reply reply = Call(port, "POST", "/v1/completions", body.dump());
+      EXPECT_EQ(reply.status, 200) << reply.body;
+      for (const Json& choice : Json::parse(reply.body)["choices"]) {
+        texts[static_cast<size_t>(i)] += choice["text"].get<std::string>() + "|";
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  return texts;
+}
+
+class RankLivesTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(RankLivesTest, AnswersAreThoseOfOneProcess) {
+  const FixtureModel model(1024, "llama-bias");
+  std::vector<std::vector<std::string>> texts;
+  for (const int ranks : {1, 2}) {
+    Program server(ServeWords(model, GetParam(), ranks), {});
+    ASSERT_TRUE(server.WaitForError("serving ")) << server.err();
+    texts.push_back(Answers(PortOf(server.err()), 24));
+    server.Signal(SIGTERM);
+    EXPECT_EQ(server.Finish().exit_code, 0) << server.err();
+  }
+  EXPECT_EQ(texts[0], texts[1]);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, RankLivesTest, ::testing::Values("full", "litecache"),
+                         [](const auto& info) { return info.param; });
+
+// The other ranks of a running program.
+std::vector<int> ChildrenOf(int pid) {
+  std::ifstream file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children");
+  std::vector<int> children;
+  for (int child = 0; file >> child;) children.push_back(child);
+  return children;
+}
+
+TEST(TensorParallelEndTest, RequestsEndWhenARankIsKilled) {
+  const FixtureModel model(1024, "llama-bias");
+  Program server(ServeWords(model, "full", 2), {});
+  ASSERT_TRUE(server.WaitForError("serving ")) << server.err();
+  const uint16_t port = PortOf(server.err());
+  const std::vector<int> ranks = ChildrenOf(server.pid());
+  ASSERT_EQ(ranks.size(), 1u);
+  const Json body = {{"prompt", "a"}, {"max_tokens", 1000}, {"ignore_eos", true}, {"stream", true}};
+  Client client(port);
+  client.Send(RequestText("POST", "/v1/completions", body.dump()));
+  client.ReceiveUntil("data:");
+  kill(ranks[0], SIGKILL);
+  client.ReceiveUntil("rank 1 has ended (signal 9 (Killed))");
+  client.Close();
+  const Reply reply = Call(port, "POST", "/v1/completions", R"({"prompt":"a"})");
+  EXPECT_EQ(reply.status, 500);
+  EXPECT_THAT(reply.body, HasSubstr("rank 1 has ended"));
+  EXPECT_TRUE(server.WaitForError("restart the program")) << server.err();
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Finish().exit_code, 0) << server.err();
+}
+
+TEST(TensorParallelEndTest, RanksEndWithTheProgram) {
+  const FixtureModel model(1024, "llama-bias");
+  int rank = 0;
+  {
+    Program server(ServeWords(model, "full", 2), {});
+    ASSERT_TRUE(server.WaitForError("serving ")) << server.err();
+    rank = ChildrenOf(server.pid()).at(0);
+    server.Signal(SIGKILL);
+    server.Finish();
+  }
+  const auto limit = std::chrono::steady_clock::now() + kPatience;
+  while (kill(rank, 0) == 0 && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_NE(kill(rank, 0), 0) << "rank " << rank << " is still there";
 }
 
 std::vector<std::string> FixturesOfFamilies() {
