@@ -38,6 +38,9 @@ int GpuIndex(const std::string& name) {
 
 }  // namespace
 
+// Where memory is allocated, its GPU becomes the thread's.
+void UseInThisThread(Device& device) { device.Allocate(1); }
+
 void UseGraphs([[maybe_unused]] Stream& stream, [[maybe_unused]] bool use) {
 #ifdef LITECACHE_CUDA
   if (stream.device_type() != DeviceType::kCuda) return;

@@ -22,6 +22,10 @@ struct Machine {
 // cannot be used.
 Machine OpenMachine(const std::string& name, int threads);
 
+// Call first in a thread, other than the one that opened the machine, that issues work on the
+// device's streams: CUDA has a current GPU for each thread.
+void UseInThisThread(Device& device);
+
 // Sets whether decode steps on a GPU's stream are replayed as CUDA graphs (the default), and drops
 // the graphs recorded so far. Does nothing for a CPU's stream.
 void UseGraphs(Stream& stream, bool use);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/logging.h"
+#include "device/machine.h"
 #include "engine/message_of.h"
 #include "engine/step_parts.h"
 
@@ -67,6 +68,7 @@ EngineStats Core::Stats() const {
 }
 
 void Core::Loop() {
+  UseInThisThread(*backend_.device);
   while (!stop_) {
     Prepare();
     const bool prepared = PrepareConstraints();

@@ -3,6 +3,7 @@
 #include "litecache/engine.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <functional>
 #include <memory>
@@ -78,6 +79,12 @@ class EngineImpl final : public Engine {
                                                  *parts_.decoder, parts_.device(), plan_.kv.policy)
                                            : 0,
                      DraftTokens(options)});
+  }
+
+  ~EngineImpl() override {
+    // A kernel may wait for a rank that has ended, so nothing that the GPU uses can be freed, and
+    // this process has no other use. The error has been logged.
+    if (parts_.group != nullptr && parts_.group->ended() && parts_.machine.gpu != nullptr) _exit(1);
   }
 
   const model::ModelConfig& config() const override {

@@ -22,9 +22,10 @@ namespace litecache::engine {
 // What the engine is built from, in the order of creation.
 struct Parts {
   Machine machine;
-  std::unique_ptr<Stream> stream;
   std::shared_ptr<parallel::ProcessGroup> group;  // with tensor parallelism; else null
-  std::shared_ptr<parallel::Communicator> ranks;  // the same
+  // The same. Outlives the stream: NCCL waits for the end of the graphs that it is part of.
+  std::shared_ptr<parallel::Communicator> ranks;
+  std::unique_ptr<Stream> stream;
   std::unique_ptr<model::Decoder> decoder;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::filesystem::path directory;

@@ -137,23 +137,27 @@ void DecoderBase::CheckStep(const kv::Step& step, std::span<const int32_t> token
   }
 }
 
-void DecoderBase::ShareSums(std::initializer_list<MatrixView*> sums) const {
-  if (ranks_ == nullptr) return;
-  std::span<std::byte> left = ranks_->shared();
-  for (MatrixView* sum : sums) {
-    const auto bytes = static_cast<size_t>(sum->rows * sum->RowBytes());
-    if (bytes == 0 || bytes > left.size()) continue;
-    sum->data = left.data();
-    constexpr size_t kAlignment = 256;
-    left = left.subspan(std::min(left.size(), (bytes + kAlignment - 1) / kAlignment * kAlignment));
+void DecoderBase::SumOfProducts(Stream& stream, const MatrixView& input,
+                                const LinearWeights& output, ops::Epilogue epilogue,
+                                const MatrixView& y) const {
+  if (ranks_ == nullptr) return ops::Linear(stream, input, output.weight, output.bias, y, epilogue);
+  const MatrixView summand = ranks_->NextSummand(y.rows, y.cols);
+  if (summand.rows > 0) {
+    ops::Linear(stream, input, output.weight, output.bias, summand);
+    ranks_->SumSummands(stream, summand, epilogue, y);
+    return;
   }
+  // What all ranks have in y, rank 0 adds.
+  if (ranks_->rank() != 0) epilogue = ops::Epilogue::kStore;
+  ops::Linear(stream, input, output.weight, output.bias, y, epilogue);
+  ranks_->AllReduce(stream, y);
 }
 
 void DecoderBase::Embed(Stream& stream, const MatrixView& table, std::span<const int32_t> tokens,
                         const MatrixView& y) const {
   const int64_t first = ranks_ != nullptr ? VocabularyOf(config_).first : ops::kWholeTable;
   ops::Embedding(stream, table, tokens, y, ops::Epilogue::kStore, first);
-  SumOverRanks(stream, y);
+  if (ranks_ != nullptr) ranks_->AllReduce(stream, y);
 }
 
 LogitParts PlaceLogits(Arena& arena, const ModelConfig& config, int64_t logit_rows) {

@@ -112,15 +112,11 @@ class DecoderBase : public Decoder {
     return on_gpu() && config_.weight_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
   }
   bool on_gpu() const { return device_.type() == DeviceType::kCuda; }
-  // With tensor parallelism, a product that only has a part of its columns here gives one summand
-  // of its result. What every rank has, such as the residual stream, is added by rank 0.
-  bool adds_shared() const { return config_.shard.rank == 0; }
-  // x becomes the sum over the ranks; without them, it stays.
-  void SumOverRanks(Stream& stream, const MatrixView& x) const {
-    if (ranks_ != nullptr) ranks_->AllReduce(stream, x);
-  }
-  // The activations that are summed over ranks, in the memory where that is fast if they fit.
-  void ShareSums(std::initializer_list<MatrixView*> sums) const;
+  // Null: this is the whole model.
+  parallel::Communicator* ranks() const { return ranks_; }
+  // y = or y += input output^T, summed over the ranks where each has a part of the columns.
+  void SumOfProducts(Stream& stream, const MatrixView& input, const LinearWeights& output,
+                     ops::Epilogue epilogue, const MatrixView& y) const;
   // y = rows of the embedding table; y [T, n] f32. table: VocabularyOf(config()).rows rows.
   void Embed(Stream& stream, const MatrixView& table, std::span<const int32_t> tokens,
              const MatrixView& y) const;

@@ -146,7 +146,6 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
 
   void Issue(Stream& stream, const kv::Step& step, const Inputs& inputs, kv::Cache& cache,
              OptActivations a, const MatrixView& logits) override {
-    ShareSums({&a.x});
     EmbedTokens(stream, inputs.tokens, inputs.positions, a);
     for (int64_t i = 0; i < config().layers; ++i) {
       const OptLayer& layer = layers_[static_cast<size_t>(i)];
@@ -302,25 +301,17 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
     ops::Linear(stream, x, layer.v.weight, layer.v.bias, v);
   }
 
-  // x += output projection of a block.
-  void AddOutput(Stream& stream, const MatrixView& input, const LinearWeights& output,
-                 const MatrixView& x) const {
-    ops::Linear(stream, input, output.weight, output.bias, x,
-                adds_shared() ? ops::Epilogue::kAdd : ops::Epilogue::kStore);
-    SumOverRanks(stream, x);
-  }
-
   void FeedForward(Stream& stream, const OptLayer& layer, int64_t index,
                    const OptActivations& a) const {
     AwaitWeights(stream, index, LayerPart::kRest);
     const bool before = config().norm_before;
-    AddOutput(stream, a.attention, layer.o, a.x);
+    SumOfProducts(stream, a.attention, layer.o, ops::Epilogue::kAdd, a.x);
     if (!before) Normalize(stream, a.x, layer.attention_norm, a.x);
     if (before) Normalize(stream, a.x, layer.feed_forward_norm, a.h);
     ops::Linear(stream, before ? a.h : ForProduct(stream, a.x, a.h), layer.up.weight, layer.up.bias,
                 a.up);
     ops::Relu(stream, a.up);
-    AddOutput(stream, a.up, layer.down, a.x);
+    SumOfProducts(stream, a.up, layer.down, ops::Epilogue::kAdd, a.x);
     ReleaseWeights(stream, index, LayerPart::kRest);
     if (!before) Normalize(stream, a.x, layer.feed_forward_norm, a.x);
   }

@@ -89,7 +89,6 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
 
   void Issue(Stream& stream, const kv::Step& step, const Inputs& inputs, kv::Cache& cache,
              TransformerActivations a, const MatrixView& logits) override {
-    ShareSums({&a.x, &a.output});
     Rotations(stream, rope_, inputs.positions, a.rotations);
     if (window_rope_) Rotations(stream, *window_rope_, inputs.positions, a.window_rotations);
     if (a.query_rotations.rows > 0) {
@@ -322,13 +321,9 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
                  const float* norm, const TransformerActivations& a) const {
     const auto scale = static_cast<float>(config().residual_scale);
     if (norm == nullptr && scale == 1) {
-      ops::Linear(stream, input, output.weight, output.bias, a.x,
-                  adds_shared() ? ops::Epilogue::kAdd : ops::Epilogue::kStore);
-      SumOverRanks(stream, a.x);
-      return;
+      return SumOfProducts(stream, input, output, ops::Epilogue::kAdd, a.x);
     }
-    ops::Linear(stream, input, output.weight, output.bias, a.output);
-    SumOverRanks(stream, a.output);
+    SumOfProducts(stream, input, output, ops::Epilogue::kStore, a.output);
     if (norm != nullptr) ops::RmsNorm(stream, a.output, norm, Epsilon(), 1, a.output);
     ops::AddScaled(stream, scale, a.output, a.x);
   }
@@ -454,14 +449,32 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     const MatrixView h = Normed(stream, a.x, layer.feed_forward_norm, a.h);
     const ops::GateFunction& function = config().gate_function;
     if (config().has_experts(index)) {
-      if (!adds_shared()) ops::Scale(stream, 0, a.x);
-      RunExperts(stream, config().experts, layer.experts, h, function, a.experts, a.x);
-      SumOverRanks(stream, a.x);
+      RunLayerExperts(stream, layer.experts, h, a);
     } else {
       ops::GatedLinear(stream, h, Part(layer.gate, a.gate), Part(layer.up, a.up), function);
       AddOutput(stream, a.gate, layer.down, layer.feed_forward_output_norm, a);
     }
     ReleaseWeights(stream, index, LayerPart::kRest);
+  }
+
+  // x += the outputs of a layer's experts.
+  void RunLayerExperts(Stream& stream, const ExpertBlock& experts, const MatrixView& h,
+                       const TransformerActivations& a) const {
+    const auto run = [&](const MatrixView& y) {
+      RunExperts(stream, config().experts, experts, h, config().gate_function, a.experts, y);
+    };
+    if (ranks() == nullptr) return run(a.x);
+    const MatrixView summand = ranks()->NextSummand(a.x.rows, a.x.cols);
+    if (summand.rows > 0) {
+      ops::Scale(stream, 0, summand);
+      run(summand);
+      ranks()->SumSummands(stream, summand, ops::Epilogue::kAdd, a.x);
+      return;
+    }
+    // What all ranks have in x, rank 0 adds.
+    if (ranks()->rank() != 0) ops::Scale(stream, 0, a.x);
+    run(a.x);
+    ranks()->AllReduce(stream, a.x);
   }
 
   DeviceRopeTable rope_;

@@ -18,6 +18,9 @@
 #include "parallel/communicator.h"
 #ifdef LITECACHE_HAVE_NCCL
 #include <nccl.h>
+#include <nccl_device.h>
+
+#include "parallel/summands_cuda.h"
 #endif
 
 namespace litecache::parallel {
@@ -42,11 +45,13 @@ class Nccl {
   decltype(&ncclAllReduce) all_reduce = nullptr;
   decltype(&ncclAllGather) all_gather = nullptr;
   decltype(&ncclGetErrorString) error_string = nullptr;
-  // Null in versions before 2.27.
+  // Null in versions other than the header's 2.28 or later: kernels know their structures.
   decltype(&ncclMemAlloc) mem_alloc = nullptr;
   decltype(&ncclMemFree) mem_free = nullptr;
   decltype(&ncclCommWindowRegister) register_window = nullptr;
   decltype(&ncclCommWindowDeregister) deregister_window = nullptr;
+  decltype(&ncclDevCommCreate) create_device_end = nullptr;
+  decltype(&ncclDevCommDestroy) destroy_device_end = nullptr;
 
   void Check(ncclResult_t result, const char* what) const {
     if (result == ncclSuccess) return;
@@ -69,19 +74,22 @@ class Nccl {
     Find("ncclAllReduce", &all_reduce);
     Find("ncclAllGather", &all_gather);
     Find("ncclGetErrorString", &error_string);
-    if (!TryFind("ncclCommWindowRegister", &register_window)) return;
+    decltype(&ncclGetVersion) get_version = nullptr;
+    Find("ncclGetVersion", &get_version);
+    int version = 0;
+    Check(get_version(&version), "its version");
+    if (version / 100 != NCCL_VERSION_CODE / 100) return;
+    Find("ncclDevCommCreate", &create_device_end);
+    Find("ncclDevCommDestroy", &destroy_device_end);
+    Find("ncclCommWindowRegister", &register_window);
     Find("ncclCommWindowDeregister", &deregister_window);
     Find("ncclMemAlloc", &mem_alloc);
     Find("ncclMemFree", &mem_free);
   }
   template <class Function>
-  bool TryFind(const char* name, Function* function) {
-    *function = reinterpret_cast<Function>(dlsym(library_, name));
-    return *function != nullptr;
-  }
-  template <class Function>
   void Find(const char* name, Function* function) {
-    if (!TryFind(name, function)) throw DeviceError(std::string(kLibrary) + " has no " + name);
+    *function = reinterpret_cast<Function>(dlsym(library_, name));
+    if (*function == nullptr) throw DeviceError(std::string(kLibrary) + " has no " + name);
   }
   void* library_;
 };
@@ -99,13 +107,12 @@ class NcclCommunicator final : public Communicator {
     group_->Broadcast(&words);
     std::memcpy(&id, words.data(), sizeof(id));
     nccl_.Check(nccl_.init_rank(&comm_, ranks(), id, rank()), "the ranks cannot connect");
-    TakeShared();
+    OpenWindow(device);
     // A kernel that waits for a rank that has ended would wait forever.
     group_->OnEnd([this] { nccl_.abort(comm_); });
     // Connections are made by the first operation, and must not be while a graph is captured.
     const auto stream = device.CreateStream();
     const Buffer buffer = device.Allocate(kLargest * sizeof(float));
-    if (shared_ != nullptr) AllReduce(*stream, MatrixView::Of(static_cast<float*>(shared_), 1, 1));
     for (const int64_t count : {int64_t{1}, kLargest}) {
       AllReduce(*stream, MatrixView::Of(buffer.as<float>(), 1, count));
       AllGather(*stream, MatrixView::Of(buffer.as<float>(), 1, count / ranks()),
@@ -117,8 +124,7 @@ class NcclCommunicator final : public Communicator {
     group_->OnEnd(nullptr);
     try {
       group_->Check();
-      if (window_ != nullptr) nccl_.deregister_window(comm_, window_);
-      if (shared_ != nullptr) nccl_.mem_free(shared_);
+      CloseWindow();
       nccl_.destroy(comm_);
     } catch (const Error&) {  // it has been aborted
     }
@@ -126,10 +132,6 @@ class NcclCommunicator final : public Communicator {
 
   int rank() const override { return group_->rank(); }
   int ranks() const override { return group_->ranks(); }
-  std::span<std::byte> shared() const override {
-    return {static_cast<std::byte*>(shared_), shared_ == nullptr ? 0 : kSharedBytes};
-  }
-
   void AllReduce(Stream& stream, const MatrixView& x) override {
     LC_CHECK(x.dtype == DType::kF32 && x.stride == x.cols);
     Begin(stream);
@@ -148,23 +150,53 @@ class NcclCommunicator final : public Communicator {
                 "rows of the ranks");
   }
 
+  MatrixView NextSummand(int64_t rows, int64_t cols) override {
+    if (!sums_ || rows * cols > kSummandValues || cols % 4 != 0) return {};
+    next_ = 1 - next_;
+    return MatrixView::Of(static_cast<float*>(memory_) + next_ * kSummandValues, rows, cols);
+  }
+  void SumSummands(Stream& stream, const MatrixView& summand, ops::Epilogue epilogue,
+                   const MatrixView& y) override {
+    Begin(stream);
+    const auto offset = static_cast<size_t>(static_cast<std::byte*>(summand.data) -
+                                            static_cast<std::byte*>(memory_));
+    SumWindows(stream, end_, window_, offset, epilogue, y);
+  }
+
  private:
   // Larger than what is sent by the protocols for small messages.
   static constexpr int64_t kLargest = int64_t{1} << 24;
-  // Two activations of 256 rows of 8,192 values.
-  static constexpr size_t kSharedBytes = size_t{16} << 20;
+  // Two summands follow each other in the window.
+  static constexpr int64_t kSummandValues = kMostSumBlocks * kSumBlock;
+  static constexpr size_t kSummandBytes = static_cast<size_t>(kSummandValues) * sizeof(float);
 
-  // Memory that each rank's kernels can read and write on the others, where the GPUs are linked for
-  // that; else NCCL refuses, and sums take the usual way.
-  void TakeShared() {
+  // Memory that each rank's kernels can read on the others, where the GPUs are linked for that;
+  // where they are not on all ranks, there are no summands.
+  void OpenWindow(Device& device) {
     if (nccl_.register_window == nullptr) return;
-    if (nccl_.mem_alloc(&shared_, kSharedBytes) != ncclSuccess) shared_ = nullptr;
-    uint64_t have = shared_ != nullptr ? 1 : 0;
-    group_->Minimum({&have, 1});
-    if (have == 0) return;
+    if (nccl_.mem_alloc(&memory_, 2 * kSummandBytes) != ncclSuccess) memory_ = nullptr;
+    uint64_t works = memory_ != nullptr ? 1 : 0;
+    group_->Minimum({&works, 1});
+    if (works == 0) return;
     nccl_.Check(
-        nccl_.register_window(comm_, shared_, kSharedBytes, &window_, NCCL_WIN_COLL_SYMMETRIC),
+        nccl_.register_window(comm_, memory_, 2 * kSummandBytes, &window_, NCCL_WIN_COLL_SYMMETRIC),
         "memory that ranks share");
+    ncclDevCommRequirements needs = {};
+    needs.lsaBarrierCount = static_cast<int>(kMostSumBlocks);
+    nccl_.Check(nccl_.create_device_end(comm_, &needs, &end_), "the kernels' end");
+    works = window_ != nullptr && end_.lsaSize == ranks() ? 1 : 0;
+    group_->Minimum({&works, 1});
+    sums_ = works != 0;
+    // Experts begin with a multiple of what is there.
+    const std::vector<float> zeros(static_cast<size_t>(2 * kSummandValues));
+    device.Upload(memory_, zeros.data(), 2 * kSummandBytes);
+  }
+  void CloseWindow() {
+    if (window_ != nullptr) {
+      nccl_.destroy_device_end(comm_, &end_);
+      nccl_.deregister_window(comm_, window_);
+    }
+    if (memory_ != nullptr) nccl_.mem_free(memory_);
   }
 
   void Begin(Stream& stream) {
@@ -177,8 +209,11 @@ class NcclCommunicator final : public Communicator {
   const Nccl& nccl_;
   std::shared_ptr<ProcessGroup> group_;
   ncclComm_t comm_ = nullptr;
-  void* shared_ = nullptr;
+  bool sums_ = false;  // there are summands
+  void* memory_ = nullptr;
   ncclWindow_t window_ = nullptr;
+  ncclDevComm end_ = {};
+  size_t next_ = 0;                 // the summand that is used next: 0 or 1
   const Stream* stream_ = nullptr;  // used last
   std::shared_ptr<const std::function<void()>> check_;
 };

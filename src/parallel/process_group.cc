@@ -294,6 +294,11 @@ void ProcessGroup::Check() const {
   if (!others_->early.empty()) throw RankEnded(others_->early);
 }
 
+bool ProcessGroup::ended() const {
+  std::lock_guard lock(others_->mutex);
+  return !others_->early.empty();
+}
+
 void ProcessGroup::OnEnd(std::function<void()> ended) {
   std::lock_guard lock(others_->mutex);
   others_->on_end = std::move(ended);
@@ -302,7 +307,7 @@ void ProcessGroup::OnEnd(std::function<void()> ended) {
 std::string DeviceOfRank(const std::string& device, int rank) {
   if (device == "cpu") return device;
   if (device == "auto") {
-    return FindCudaDevices().devices.empty() ? "cpu" : fmt::format("cuda:{}", rank);
+    return FindCudaDevices(rank).devices.empty() ? "cpu" : fmt::format("cuda:{}", rank);
   }
   int first = 0;
   if (device.starts_with("cuda:")) first = std::atoi(device.c_str() + 5);

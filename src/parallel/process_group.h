@@ -54,6 +54,7 @@ class ProcessGroup final : public Communicator {
   void Broadcast(std::vector<int64_t>* words);
   // Throws RankEnded, with the rank and how it ended, if one has ended.
   void Check() const;
+  bool ended() const;  // whether one has
   // Calls the function from a thread of its own once a rank has ended too early; for what waits on
   // a GPU. Null: none.
   void OnEnd(std::function<void()> ended);

@@ -17,6 +17,7 @@ TEST(ShapesTest, ParameterCountsArePublishedOnes) {
       {"llama3.2-3b", 3'212'749'824},
       {"llama3-8b", 8'030'261'248},
       {"llama3.1-8b", 8'030'261'248},
+      {"llama3.1-70b", 70'553'706'496},
       {"llama2-7b", 6'738'415'616},
       {"qwen2.5-0.5b", 494'032'768},
       {"qwen2.5-1.5b", 1'543'714'304},

@@ -114,11 +114,11 @@ int BenchCommand::Run(const std::vector<std::string>&) {
   const auto group = StartRanks();
   const Machine machine = OpenMachine(flags_.options.device, flags_.options.threads);
   Device& device = machine.compute();
-  const auto stream = device.CreateStream();
-  if (flags_.options.deterministic) MakeBatchInvariant(*stream);
   const bool gpu = machine.gpu != nullptr;
   if (!gpu) graphs_ = "on";  // the CPU has no graphs: measure once
   const auto ranks = group == nullptr ? nullptr : parallel::Connect(device, group);
+  const auto stream = device.CreateStream();  // after `ranks`, which its graphs use
+  if (flags_.options.deterministic) MakeBatchInvariant(*stream);
   bench::SubjectOptions wanted = Wanted();
   wanted.weights.ranks = ranks.get();
   wanted.before_weights = [&](const bench::Subject& shape) {

@@ -193,7 +193,7 @@ CudaStream& AsCuda(Stream& stream) {
 }
 
 CudaDevice::CudaDevice(int index) : index_(index) {
-  const CudaDevices found = FindCudaDevices();
+  const CudaDevices found = FindCudaDevices(index);
   if (index < 0 || index >= static_cast<int>(found.devices.size())) {
     throw DeviceError(found.devices.empty()
                           ? fmt::format("no GPU: {} (device 'cpu' needs none)", found.reason)
@@ -218,7 +218,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
 CudaDevice::~CudaDevice() = default;
 
 DeviceInfo CudaDevice::Info() const {
-  const CudaDevices found = FindCudaDevices();
+  const CudaDevices found = FindCudaDevices(index_);
   if (index_ >= static_cast<int>(found.devices.size())) {
     throw DeviceError(fmt::format("GPU {} is gone: {}", index_, found.reason));
   }

@@ -48,22 +48,26 @@ std::string WhyUnavailable(cudaError_t error) {
 
 }  // namespace
 
-CudaDevices FindCudaDevices() {
+CudaDevices FindCudaDevices(int index) {
   CudaDevices found;
-  int count = 0;
+  int count = 0, current = 0;
   cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaSuccess && count > 0) error = cudaGetDevice(&current);
   for (int i = 0; error == cudaSuccess && i < count; ++i) {
     cudaDeviceProp properties;
-    size_t free = 0;
-    size_t total = 0;
     error = cudaGetDeviceProperties(&properties, i);
-    if (error == cudaSuccess) error = cudaSetDevice(i);
-    if (error == cudaSuccess) error = cudaMemGetInfo(&free, &total);
     if (error != cudaSuccess) break;
+    size_t free = 0, total = properties.totalGlobalMem;
+    if (index == kAllGpus || index == i) {
+      error = cudaSetDevice(i);
+      if (error == cudaSuccess) error = cudaMemGetInfo(&free, &total);
+      if (error != cudaSuccess) break;
+    }
     const std::string name = std::string(properties.name) + ", sm_" +
                              std::to_string(properties.major) + std::to_string(properties.minor);
     found.devices.push_back({name, total, free, properties.multiProcessorCount});
   }
+  if (!found.devices.empty()) cudaSetDevice(current);
   if (error != cudaSuccess || count == 0) found.reason = WhyUnavailable(error);
   int driver = 0;
   found.driver = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;

@@ -16,7 +16,9 @@ struct CudaDevices {
   bool driver = false;
 };
 
-// Never throws; on each GPU it only initializes what is needed to query its memory.
-CudaDevices FindCudaDevices();
+// Never throws. The free memory is that of GPU `index` alone, or of all: to query it initializes
+// a GPU, which takes half a GiB of it. The thread's current GPU stays what it was.
+inline constexpr int kAllGpus = -1;
+CudaDevices FindCudaDevices(int index = kAllGpus);
 
 }  // namespace litecache

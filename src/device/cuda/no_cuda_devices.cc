@@ -5,7 +5,7 @@
 
 namespace litecache {
 
-CudaDevices FindCudaDevices() { return {{}, "this program was built without CUDA"}; }
+CudaDevices FindCudaDevices(int) { return {{}, "this program was built without CUDA"}; }
 
 uint64_t AllocatedGpuMemory() { return 0; }
 void CountGpuMemory(int64_t) {}
