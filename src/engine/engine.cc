@@ -137,9 +137,11 @@ class EngineImpl final : public Engine {
     const model::ModelConfig& part = parts_.decoder->config();
     kv_notes_.push_back(fmt::format(
         "tensor parallelism: each of {} ranks has {} of {} query heads and {} of {} KV "
-        "heads; memory and counts are those of one",
+        "heads; memory is of one",
         part.shard.ranks, part.q_heads, config().q_heads, part.kv_heads, config().kv_heads));
-    leading_cache_ = std::make_unique<engine::LeadingCache>(*cache_, *parts_.group);
+    plan_.memory.kv_heads = plan_.memory.layers * config().kv_heads;
+    plan_.memory.resident_heads *= part.shard.ranks;
+    leading_cache_ = std::make_unique<engine::LeadingCache>(*cache_, part, *parts_.group);
     leading_decoder_ = std::make_unique<engine::LeadingDecoder>(*parts_.decoder, *leading_cache_);
   }
   int64_t DraftTokens(const EngineOptions& options) const {

@@ -145,8 +145,13 @@ ModelConfig ShardOf(const ModelConfig& whole, int rank, int ranks) {
 
 kv::HeadRange HeadsOf(const ModelConfig& part) {
   if (part.shard.whole == nullptr) return {0, part.q_heads, 0, part.kv_heads};
-  const Range q = PartOfRank(part.shard.whole->q_heads, part.shard);
-  const Range kv = PartOfRank(part.shard.whole->kv_heads, part.shard);
+  return HeadsOfRank(part, part.shard.rank);
+}
+
+kv::HeadRange HeadsOfRank(const ModelConfig& part, int rank) {
+  const Shard shard = {rank, part.shard.ranks, part.shard.whole};
+  const Range q = PartOfRank(shard.whole->q_heads, shard);
+  const Range kv = PartOfRank(shard.whole->kv_heads, shard);
   return {q.begin, q.count, kv.begin, kv.count};
 }
 

@@ -19,8 +19,9 @@ namespace litecache::model {
 // models with norms over all heads.
 ModelConfig ShardOf(const ModelConfig& whole, int rank, int ranks);
 
-// The heads of a part among those of the whole model.
+// The heads of a part among those of the whole model; those of another rank.
 kv::HeadRange HeadsOf(const ModelConfig& part);
+kv::HeadRange HeadsOfRank(const ModelConfig& part, int rank);
 
 // The rows of the vocabulary that a rank has: as many on each, the last one possibly fewer.
 struct VocabularyPart {

@@ -1,6 +1,5 @@
 #include "parallel/process_group.h"
 
-#include <fcntl.h>
 #include <fmt/core.h>
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
@@ -9,24 +8,18 @@
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <sys/mman.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
-#include <mutex>
+#include <filesystem>
+#include <iterator>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
-#include "base/logging.h"
 #include "device/cuda/cuda_devices.h"
 
 namespace litecache::parallel {
@@ -37,36 +30,12 @@ using namespace std::chrono_literals;
 
 // How long a rank waits for another one in the midst of their work. One that ends closes its
 // connections, which nearly always ends the operation at once.
-constexpr std::chrono::milliseconds kPatience = 1min;
+constexpr std::chrono::milliseconds kPatience = 2min;
 // How long other ranks wait for what rank 0 does next; its end is theirs.
 constexpr std::chrono::milliseconds kLongPatience = 30 * 24h;
-// For the others to end by themselves.
-constexpr auto kLastWork = 10s;
-
-// "exit status 1", "signal 9 (Killed)".
-std::string HowItEnded(int status) {
-  if (!WIFSIGNALED(status)) return fmt::format("exit status {}", WEXITSTATUS(status));
-  return fmt::format("signal {} ({})", WTERMSIG(status), strsignal(WTERMSIG(status)));
-}
 
 int64_t ThreadsOfThisProcess() {
   return std::distance(fs::directory_iterator("/proc/self/task"), fs::directory_iterator());
-}
-
-void Redirect(int to, int flags) {
-  const int null = open("/dev/null", flags | O_CLOEXEC);
-  if (null < 0) return;
-  dup2(null, to);
-  close(null);
-}
-
-// What a copy is in which rank 0's program goes on.
-void BecomeRank(pid_t parent) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);  // it has ended already
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) std::signal(signal, SIG_IGN);
-  Redirect(STDIN_FILENO, O_RDONLY);
-  Redirect(STDOUT_FILENO, O_WRONLY);
 }
 
 // A new directory, in which ranks find each other's addresses.
@@ -79,84 +48,31 @@ fs::path MakeMeetingPlace() {
   return name;
 }
 
+// Words of a rank's board: the counters of 1,000 layers with 64 heads. Pages take memory once they
+// are written.
+constexpr size_t kBoardWords = size_t{1} << 20;
+
+// Lives as long as the process.
+uint64_t* MakeBoards(int ranks) {
+  void* const memory =
+      mmap(nullptr, static_cast<size_t>(ranks) * kBoardWords * sizeof(uint64_t),
+           PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    throw Error(fmt::format("no memory that {} ranks share: {}", ranks, std::strerror(errno)));
+  }
+  return static_cast<uint64_t*>(memory);
+}
+
 // Ends with the process.
 std::shared_ptr<ProcessGroup> current;
 
 }  // namespace
 
-// The processes that rank 0 has started, and the thread that learns when one ends.
-struct ProcessGroup::Others {
-  struct Process {
-    pid_t pid;
-    int fd;  // the end of a pipe whose other end it has: hangs up once it has ended
-    std::string ended = {};
-  };
-  std::vector<Process> processes;
-  int stop = -1;  // of `watch`
-  std::mutex mutex;
-  std::string early;  // which one ended too early, and how; guarded by `mutex`
-  std::function<void()> on_end;
-  std::thread watch;
-
-  void Collect(Process* process) {
-    if (!process->ended.empty()) return;
-    int status = 0;
-    waitpid(process->pid, &status, 0);
-    process->ended = HowItEnded(status);
-  }
-  // Until stopped, or one has ended; the others are of no use without it.
-  void Watch() {
-    std::vector<pollfd> fds = {{.fd = stop, .events = POLLIN, .revents = 0}};
-    for (const Process& process : processes) fds.push_back({process.fd, POLLIN, 0});
-    while (poll(fds.data(), fds.size(), -1) < 0 && errno == EINTR) {
-    }
-    if (fds[0].revents != 0) return;
-    std::function<void()> tell;
-    for (size_t i = 0; i < processes.size(); ++i) {
-      if (fds[i + 1].revents == 0) continue;
-      Collect(&processes[i]);
-      std::lock_guard lock(mutex);
-      if (early.empty()) early = fmt::format("rank {} has ended ({})", i + 1, processes[i].ended);
-      tell = on_end;
-    }
-    for (const Process& process : processes) {
-      if (process.ended.empty()) kill(process.pid, SIGKILL);
-    }
-    LogError("{}; requests cannot be answered any more: restart the program", early);
-    if (tell) tell();
-  }
-  void StartWatching() {
-    stop = eventfd(0, EFD_CLOEXEC);
-    watch = std::thread([this] { Watch(); });
-  }
-  void StopWatching() {
-    if (!watch.joinable()) return;
-    const uint64_t one = 1;
-    if (write(stop, &one, sizeof(one)) < 0) LogDebug("ranks: {}", std::strerror(errno));
-    watch.join();
-    close(stop);
-  }
-  ~Others() {
-    const auto limit = std::chrono::steady_clock::now() + kLastWork;
-    for (Process& process : processes) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-          limit - std::chrono::steady_clock::now());
-      pollfd ended = {process.fd, POLLIN, 0};
-      if (process.ended.empty() &&
-          poll(&ended, 1, static_cast<int>(std::max<int64_t>(0, left.count()))) <= 0) {
-        kill(process.pid, SIGKILL);
-      }
-      Collect(&process);
-      close(process.fd);
-    }
-  }
-};
-
-ProcessGroup::ProcessGroup(int rank, int ranks)
-    : rank_(rank), ranks_(ranks), others_(std::make_unique<Others>()) {}
+ProcessGroup::ProcessGroup(int rank, int ranks, uint64_t* boards)
+    : rank_(rank), ranks_(ranks), boards_(boards) {}
 
 ProcessGroup::~ProcessGroup() {
-  others_->StopWatching();
+  processes_.StopWatching();
   if (context_ != nullptr) context_->closeConnections();
 }
 
@@ -176,21 +92,11 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Start(int ranks) {
         ranks, threads);
   }
   const fs::path place = MakeMeetingPlace();
-  const pid_t parent = getpid();
-  std::shared_ptr<ProcessGroup> group(new ProcessGroup(0, ranks));
+  uint64_t* const boards = MakeBoards(ranks);
+  std::shared_ptr<ProcessGroup> group(new ProcessGroup(0, ranks, boards));
   for (int rank = 1; rank < ranks; ++rank) {
-    int ends[2];
-    const pid_t pid = pipe2(ends, O_CLOEXEC) == 0 ? fork() : -1;
-    if (pid < 0) throw Error(fmt::format("rank {} cannot start: {}", rank, std::strerror(errno)));
-    if (pid > 0) {
-      close(ends[1]);
-      group->others_->processes.push_back({pid, ends[0]});
-      continue;
-    }
-    close(ends[0]);
-    BecomeRank(parent);
-    group->others_->processes.clear();  // they are rank 0's
-    group.reset(new ProcessGroup(rank, ranks));
+    if (!group->processes_.StartCopy()) continue;
+    group.reset(new ProcessGroup(rank, ranks, boards));
     break;
   }
   try {
@@ -208,7 +114,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Start(int ranks) {
   current = group;
   if (group->rank_ != 0) return group;
   fs::remove_all(place);
-  group->others_->StartWatching();
+  group->processes_.StartWatching();
   return group;
 }
 
@@ -289,19 +195,13 @@ void ProcessGroup::Broadcast(std::vector<int64_t>* words) {
   if (size >= kAtOnce) send(words->data() + kAtOnce - 1, size - (kAtOnce - 1));
 }
 
+std::span<uint64_t> ProcessGroup::board(int rank) const {
+  LC_CHECK(rank >= 0 && rank < ranks_);
+  return {boards_ + static_cast<size_t>(rank) * kBoardWords, kBoardWords};
+}
+
 void ProcessGroup::Check() const {
-  std::lock_guard lock(others_->mutex);
-  if (!others_->early.empty()) throw RankEnded(others_->early);
-}
-
-bool ProcessGroup::ended() const {
-  std::lock_guard lock(others_->mutex);
-  return !others_->early.empty();
-}
-
-void ProcessGroup::OnEnd(std::function<void()> ended) {
-  std::lock_guard lock(others_->mutex);
-  others_->on_end = std::move(ended);
+  if (const std::string ended = processes_.ended(); !ended.empty()) throw RankEnded(ended);
 }
 
 std::string DeviceOfRank(const std::string& device, int rank) {

@@ -1,17 +1,18 @@
-// The processes of tensor parallelism on one machine: how they start, what their hosts tell each
-// other (over TCP, by Gloo), and how each learns that another has ended.
+// The processes of tensor parallelism on one machine, and what their hosts tell each other (over
+// TCP, by Gloo).
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "parallel/communicator.h"
+#include "parallel/rank_processes.h"
 
 namespace gloo {
 class Context;
@@ -52,22 +53,25 @@ class ProcessGroup final : public Communicator {
   void Minimum(std::span<uint64_t> values);
   // Rank 0's words become those of all ranks. Waits as long as rank 0 sends nothing.
   void Broadcast(std::vector<int64_t>* words);
+  // Memory of a rank that all ranks see, for numbers that need not be exact at any moment. Zero at
+  // first.
+  std::span<uint64_t> board(int rank) const;
   // Throws RankEnded, with the rank and how it ended, if one has ended.
   void Check() const;
-  bool ended() const;  // whether one has
+  bool ended() const { return !processes_.ended().empty(); }  // whether one has
   // Calls the function from a thread of its own once a rank has ended too early; for what waits on
   // a GPU. Null: none.
-  void OnEnd(std::function<void()> ended);
+  void OnEnd(std::function<void()> ended) { processes_.OnEnd(std::move(ended)); }
 
  private:
-  struct Others;
-
-  ProcessGroup(int rank, int ranks);
+  // boards: made before the ranks.
+  ProcessGroup(int rank, int ranks, uint64_t* boards);
   // Runs a collective operation; a failure becomes what Check() throws.
   void Together(const std::function<void()>& operation) const;
 
   const int rank_, ranks_;
-  std::unique_ptr<Others> others_;
+  uint64_t* boards_ = nullptr;  // [ranks][kBoardWords]
+  RankProcesses processes_;     // of rank 0
   std::shared_ptr<gloo::Context> context_;
 };
 

@@ -100,13 +100,14 @@ std::pair<ProgramResult, Losses> Evaluate(const FixtureModel& model, const std::
   return {result, LossesOf(out)};
 }
 
-void ExpectLossesOfOneProcess(const std::string& fixture, const std::string& device) {
+void ExpectLossesOfOneProcess(const std::string& fixture, const std::string& device,
+                              int ranks = 2) {
   const FixtureModel model(1024, fixture);
   const auto config = model::ModelConfig::FromModel(model.path());
   const auto [alone, expected] = Evaluate(model, device, 1);
   ASSERT_EQ(alone.exit_code, 0) << alone.err;
   ASSERT_FALSE(expected.empty());
-  const auto [together, losses] = Evaluate(model, device, 2);
+  const auto [together, losses] = Evaluate(model, device, ranks);
   if (together.exit_code != 0) {
     EXPECT_TRUE(config.wide_qk_norm || config.delta.key_heads % 2 != 0) << together.err;
     EXPECT_THAT(together.err, HasSubstr("tensor-parallel = 2"));
@@ -119,7 +120,7 @@ void ExpectLossesOfOneProcess(const std::string& fixture, const std::string& dev
     const auto& other = expected.at(policy);
     ASSERT_EQ(loss.size(), other.size());
     // Ranks that share a KV head select rows for their own query heads, fewer than all of its.
-    if (config.kv_heads < 2 && policy == "litecache") continue;
+    if (config.kv_heads < ranks && policy == "litecache") continue;
     // The file has six digits; ranks add in another order. That can exchange rows of nearly equal
     // scores, which changes single losses of a policy that selects rows.
     std::vector<double> differences;
@@ -139,6 +140,52 @@ TEST_P(TensorParallelTest, LossesAreThoseOfOneProcess) {
 TEST_P(TensorParallelTest, LossesAreThoseOfOneGpu) {
   if (FindCudaDevices().devices.size() < 2) GTEST_SKIP() << "it needs two GPUs";
   ExpectLossesOfOneProcess(GetParam(), "cuda");
+}
+
+// Two of the four share a KV head.
+TEST(FourRanksTest, LossesAreThoseOfOneProcess) {
+  ExpectLossesOfOneProcess("llama-bias", "cpu", 4);
+}
+
+TEST(RankCountersTest, AllHeadsAreCounted) {
+  const FixtureModel model(1024, "llama-bias");
+  Json stats[2];
+  for (const int ranks : {1, 2}) {
+    const auto result = RunProgram({"generate",
+                                    "--model",
+                                    model.path(),
+                                    "--dtype",
+                                    "f32",
+                                    "--memory",
+                                    "1GiB",
+                                    "--device",
+                                    "cpu",
+                                    "-n",
+                                    "40",
+                                    "--temperature",
+                                    "0",
+                                    "--kv-policy",
+                                    "litecache",
+                                    "--recent",
+                                    "16",
+                                    "--ignore-eos",
+                                    "--json",
+                                    "--kv-budget",
+                                    "32",
+                                    "--tensor-parallel",
+                                    std::to_string(ranks)},
+                                   {.input = RandomText(300)});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    stats[ranks - 1] = Json::parse(result.out)["stats"]["kv"];
+  }
+  EXPECT_EQ(stats[1]["heads"], stats[0]["heads"]);
+  // The other rank's last step may be missing.
+  for (const char* counter : {"lookups", "attention_bytes_read"}) {
+    const double alone = stats[0][counter], together = stats[1][counter];
+    EXPECT_GT(alone, 0) << counter;
+    EXPECT_GE(together, 0.9 * alone) << counter;
+    EXPECT_LE(together, alone) << counter;
+  }
 }
 
 // A server of a small model, in f32: rounding decides no token.

@@ -18,6 +18,7 @@
 #include "io/checkpoint.h"
 #include "model/config.h"
 #include "model/shape_decoder.h"
+#include "model/shard.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
@@ -322,7 +323,10 @@ class InspectCommand final : public Command {
     parts.machine = OpenMachine("cpu", options.threads);
     parts.stream = parts.machine.compute().CreateStream();
     SetBudgets(&parts, options);
-    parts.decoder = model::MakeShapeDecoder(parts.machine.compute(), config,
+    parts.budget /= static_cast<uint64_t>(options.tensor_parallel);
+    // With tensor parallelism, the plan is that of one rank.
+    const ModelConfig part = model::ShardOf(config, 0, options.tensor_parallel);
+    parts.decoder = model::MakeShapeDecoder(parts.machine.compute(), part,
                                             engine::WeightOptions(options), parts.gpu_budget > 0);
     Report report;
     report.text = shape_ + "\n" + ConfigText(config);
@@ -340,12 +344,18 @@ class InspectCommand final : public Command {
       report.json["quantize"] = options.quantize;
       report.json["bits_per_weight"] = bits;
     }
+    if (options.tensor_parallel > 1) {
+      report.text +=
+          fmt::format("  {:<14}{} of {} query heads, {} of {} KV heads; its memory:\n", "each rank",
+                      part.q_heads, config.q_heads, part.kv_heads, config.kv_heads);
+      report.json["ranks"] = options.tensor_parallel;
+    }
     report.json["shape"] = shape_;
     Json& memory = report.json["memory"];
     memory = {{"budget", parts.budget + parts.gpu_budget},
               {"weights", parts.decoder->weight_bytes()},
               {"host_weights", parts.decoder->host_weight_bytes()},
-              {"kv_per_token", config.kv_layout(parts.decoder->kv_dtype()).token_bytes()},
+              {"kv_per_token", part.kv_layout(parts.decoder->kv_dtype()).token_bytes()},
               {"largest_context", 0}};
     try {
       const MemoryPlan plan = engine::MakePlan(parts, options).memory;

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "engine/ranks/calls.h"
+#include "engine/ranks/counters.h"
 
 namespace litecache::engine {
 namespace {
@@ -55,6 +56,7 @@ void Follow(parallel::ProcessGroup& group, Stream& stream, model::Decoder& decod
           decoder.Forward(stream, step, tokens, positions, cache, rows,
                           logits.Rows(0, std::ssize(rows)));
           stream.Synchronize();
+          PublishCounters(group, cache);
           break;
         }
         case Call::kUnload:

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "engine/ranks/calls.h"
+#include "engine/ranks/counters.h"
 #include "kv/forwarding_cache.h"
 #include "model/decoder.h"
 #include "parallel/process_group.h"
@@ -15,9 +16,9 @@ namespace litecache::engine {
 // Calls are sent with the next step that this rank's part has room for: then the others' have, too.
 class LeadingCache final : public kv::ForwardingCache {
  public:
-  // Both must outlive this.
-  LeadingCache(kv::Cache& own, parallel::ProcessGroup& group)
-      : ForwardingCache(own), group_(group) {}
+  // All must outlive this. part: rank 0's.
+  LeadingCache(kv::Cache& own, const model::ModelConfig& part, parallel::ProcessGroup& group)
+      : ForwardingCache(own), group_(group), counters_(group, part, own) {}
   // Ends the others' part of the engine.
   ~LeadingCache() override;
 
@@ -41,11 +42,14 @@ class LeadingCache final : public kv::ForwardingCache {
   std::optional<uint64_t> ReplayKey(const kv::Step& step) const override {
     return own().ReplayKey(step);
   }
+  kv::Stats GetStats() const override { return counters_.Stats(); }
+  std::span<const kv::HeadCounters> Heads() const override { return counters_.heads(); }
 
  private:
   kv::Cache& own() const { return const_cast<LeadingCache*>(this)->inner(); }
 
   parallel::ProcessGroup& group_;
+  mutable RankCounters counters_;
   Words calls_;  // since the last step
   Words step_;   // that begins next
 };
