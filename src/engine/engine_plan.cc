@@ -137,12 +137,27 @@ void PlanForMost(const Parts& parts, const EngineOptions& options, Plan* plan) {
   PlanFor(parts, options, 1, plan);
 }
 
+// Norms over the heads of all ranks are sums over the ranks, which all must make at the same time:
+// keys are not computed again, and queries are not predicted, which each rank decides by itself.
+KvOptions PossibleTogether(const Parts& parts, KvOptions options) {
+  if (parts.ranks == nullptr || !ConfigOf(parts).wide_qk_norm) return options;
+  if (options.policy == "kvpr") {
+    throw Unsupported(
+        "KV policy kvpr: {} has norms over all heads, so that its keys cannot be "
+        "computed again with tensor_parallel; use another policy",
+        parts.name);
+  }
+  options.prefetch = "off";
+  return options;
+}
+
 // options.kv.policy is the name of a policy.
 Plan PlanPolicy(const Parts& parts, const EngineOptions& options) {
   CheckLayersAhead(options, ConfigOf(parts));
   const int64_t logit_row_bytes = ConfigOf(parts).vocab * static_cast<int64_t>(sizeof(float));
   Plan plan;
-  plan.kv = WithMeasuredSources(options.kv, parts.machine.compute(), *parts.stream, *parts.decoder);
+  plan.kv = WithMeasuredSources(PossibleTogether(parts, options.kv), parts.machine.compute(),
+                                *parts.stream, *parts.decoder);
   plan.profile = WithMeasuredSpeed(LoadProfile(plan.kv, parts.directory, ConfigOf(parts)), plan.kv,
                                    parts.machine.compute(), *parts.stream, *parts.decoder);
   plan.score_rows =

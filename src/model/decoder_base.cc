@@ -62,29 +62,12 @@ uint64_t DecoderBase::weight_bytes_per_step(int64_t rows) const {
   return weights_->bytes() - gathered_bytes_ + gathered_row_bytes_ - static_cast<uint64_t>(unused);
 }
 
-ExpertBlock DecoderBase::TakeLayerExperts(int64_t layer, const std::string& name) {
-  ExpertBlock block = TakeExperts(*weights_, config_.experts, config_.hidden, layer, name);
+void DecoderBase::CountExperts(const ExpertBlock& block) {
   const ops::ExpertLayer& experts = block.experts;
   for (const ops::ExpertMatrices* matrices : {&experts.gate, &experts.up, &experts.down}) {
     expert_bytes_ +=
         static_cast<uint64_t>(config_.experts.count) * WeightBytesOf(matrices->type, on_gpu());
   }
-  return block;
-}
-
-LinearWeights DecoderBase::TakeLinear(const std::string& name, int64_t out, int64_t in, bool bias) {
-  LinearWeights linear;
-  linear.weight = weights_->Matrix(name + ".weight", out, in);
-  if (bias) linear.bias = weights_->Bias(name + ".bias", out);
-  return linear;
-}
-
-LinearWeights DecoderBase::TakeLinear(const LayerPlace& place, const std::string& name, int64_t out,
-                                      int64_t in, bool bias) {
-  LinearWeights linear;
-  linear.weight = weights_->LayerMatrix(place, name + ".weight", out, in);
-  if (bias) linear.bias = weights_->Bias(name + ".bias", out);
-  return linear;
 }
 
 std::string DecoderBase::FindPrefix(std::initializer_list<const char*> prefixes,

@@ -13,16 +13,11 @@
 #include "model/arena.h"
 #include "model/decoder.h"
 #include "model/expert_block.h"
+#include "model/linear_weights.h"
 #include "model/weights.h"
 #include "parallel/communicator.h"
 
 namespace litecache::model {
-
-// A linear layer's tensors; bias [out] or null.
-struct LinearWeights {
-  MatrixView weight;
-  const float* bias = nullptr;
-};
 
 // Rows of memory for predicted queries: those of a step's decode rows, all of which get logits.
 inline int64_t PredictedRows(int64_t rows, int64_t logit_rows) {
@@ -59,13 +54,8 @@ class DecoderBase : public Decoder {
   DecoderBase(Device& device, const ModelConfig& config, std::unique_ptr<WeightStore> weights)
       : device_(device), config_(config), weights_(std::move(weights)) {}
 
-  // Returns the tensors name + ".weight" [out, in] and, if `bias`, name + ".bias".
-  LinearWeights TakeLinear(const std::string& name, int64_t out, int64_t in, bool bias);
-  // The same for a layer's matrix, which may be offloaded.
-  LinearWeights TakeLinear(const LayerPlace& place, const std::string& name, int64_t out,
-                           int64_t in, bool bias);
-  // A layer's experts; name: the layer's, with its last dot.
-  ExpertBlock TakeLayerExperts(int64_t layer, const std::string& name);
+  // Called for each layer with experts by a family's constructor.
+  void CountExperts(const ExpertBlock& block);
   // The first prefix for which prefix + name exists (a checkpoint of the bare model lacks the
   // head's prefix); the first of all if none does, so that messages show the usual name.
   std::string FindPrefix(std::initializer_list<const char*> prefixes,

@@ -121,8 +121,9 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
                                               c.max_context + kPositionOffset, c.hidden);
     positions_ = table.Rows(kPositionOffset, c.max_context);
     if (Projects()) {
-      project_in_ = TakeLinear(prefix + "project_in", c.hidden, c.embedding_dim, false);
-      project_out_ = TakeLinear(prefix + "project_out", c.embedding_dim, c.hidden, false);
+      project_in_ = TakeLinear(weights(), prefix + "project_in", c.hidden, c.embedding_dim, false);
+      project_out_ =
+          TakeLinear(weights(), prefix + "project_out", c.embedding_dim, c.hidden, false);
     }
     for (int64_t i = 0; i < c.layers; ++i) {
       layers_.push_back(TakeLayer(i, fmt::format("{}layers.{}.", prefix, i)));
@@ -193,13 +194,13 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
     const LayerPlace rest{index, LayerPart::kRest};
     OptLayer layer;
     layer.attention_norm = TakeNorm(name + "self_attn_layer_norm");
-    layer.q = TakeLinear(query, name + "self_attn.q_proj", c.q_width(), c.hidden, true);
-    layer.k = TakeLinear(kv, name + "self_attn.k_proj", c.q_width(), c.hidden, true);
-    layer.v = TakeLinear(kv, name + "self_attn.v_proj", c.q_width(), c.hidden, true);
-    layer.o = TakeLinear(rest, name + "self_attn.out_proj", c.hidden, c.q_width(), true);
+    layer.q = TakeLinear(weights(), query, name + "self_attn.q_proj", c.q_width(), c.hidden, true);
+    layer.k = TakeLinear(weights(), kv, name + "self_attn.k_proj", c.q_width(), c.hidden, true);
+    layer.v = TakeLinear(weights(), kv, name + "self_attn.v_proj", c.q_width(), c.hidden, true);
+    layer.o = TakeLinear(weights(), rest, name + "self_attn.out_proj", c.hidden, c.q_width(), true);
     layer.feed_forward_norm = TakeNorm(name + "final_layer_norm");
-    layer.up = TakeLinear(rest, name + "fc1", c.intermediate, c.hidden, true);
-    layer.down = TakeLinear(rest, name + "fc2", c.hidden, c.intermediate, true);
+    layer.up = TakeLinear(weights(), rest, name + "fc1", c.intermediate, c.hidden, true);
+    layer.down = TakeLinear(weights(), rest, name + "fc2", c.hidden, c.intermediate, true);
     return layer;
   }
 

@@ -121,7 +121,9 @@ ModelConfig ShardOf(const ModelConfig& whole, int rank, int ranks) {
   const auto refuse = [&](const char* what) {
     throw Unsupported("tensor_parallel = {}: {} ({})", ranks, what, whole.architecture);
   };
-  if (whole.wide_qk_norm) refuse("a model with norms over all heads is not divided");
+  if (whole.wide_qk_norm && whole.kv_heads % ranks != 0) {
+    refuse("ranks cannot share a KV head of a model with norms over all heads");
+  }
   ModelConfig part = whole;
   part.shard = {rank, ranks, std::make_shared<const ModelConfig>(whole)};
   part.q_heads = Divided(whole.q_heads, ranks, "query heads");

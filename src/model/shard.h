@@ -15,8 +15,8 @@
 namespace litecache::model {
 
 // The config of one rank's part. KV heads are divided while there are enough; beyond that, ranks
-// share one. Throws InvalidArgument where something cannot be divided evenly, and Unsupported for
-// models with norms over all heads.
+// share one. Throws InvalidArgument where something cannot be divided evenly, and Unsupported where
+// a norm goes over KV heads that ranks share.
 ModelConfig ShardOf(const ModelConfig& whole, int rank, int ranks);
 
 // The heads of a part among those of the whole model; those of another rank.

@@ -14,6 +14,7 @@
 #include "model/shard.h"
 #include "model/step_decoder.h"
 #include "model/transformer_activations.h"
+#include "model/transformer_layer.h"
 #include "ops/dense/activation.h"
 #include "ops/dense/convert.h"
 #include "ops/dense/gather.h"
@@ -24,23 +25,6 @@
 
 namespace litecache::model {
 namespace {
-
-// Null: the model has no such norm.
-struct Layer {
-  const float* attention_norm = nullptr;  // [hidden], of the attention block's input
-  LinearWeights q, k, v, o;
-  LinearWeights output_gate;  // of attention
-  DeltaBlock delta;           // instead of q, k and v, in recurrent layers
-  // [head_dim], of each head; or [q_width] and [kv_width], of all heads together
-  const float* q_norm = nullptr;
-  const float* k_norm = nullptr;
-  const float* sinks = nullptr;                  // [q_heads] (ops/attention/softmax.h)
-  const float* attention_output_norm = nullptr;  // [hidden]
-  const float* feed_forward_norm = nullptr;      // [hidden], of the feed-forward block's input
-  LinearWeights gate, up, down;
-  ExpertBlock experts;  // instead of the three, in layers that have them
-  const float* feed_forward_output_norm = nullptr;  // [hidden]
-};
 
 // Rotations of one stream's Project() calls.
 struct StreamRotations {
@@ -65,9 +49,11 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
         {"model.", "", "language_model.model.", "model.language_model."}, "embed_tokens.weight");
     embedding_ = weights().Matrix(prefix + "embed_tokens.weight", vocabulary, c.hidden);
     for (int64_t i = 0; i < c.layers; ++i) {
-      layers_.push_back(TakeLayer(i, fmt::format("{}layers.{}.", prefix, i)));
+      layers_.push_back(
+          TakeTransformerLayer(weights(), c, i, fmt::format("{}layers.{}.", prefix, i)));
+      if (c.has_experts(i)) CountExperts(layers_.back().experts);
     }
-    final_norm_ = Norm(prefix + "norm", c.hidden);
+    final_norm_ = weights().NormWeight(prefix + "norm.weight", c.hidden, c.norm_added);
     constexpr const char* kHead = "lm_head.weight";
     const DType dtype = layers_.front().o.weight.dtype;
     if (c.tie_embeddings) {
@@ -163,78 +149,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   const DeviceRopeTable& RopeOf(int64_t index) const {
     return window_rope_ && config().has_window(index) ? *window_rope_ : rope_;
   }
-  const float* Norm(const std::string& name, int64_t n) {
-    return weights().NormWeight(name + ".weight", n, config().norm_added);
-  }
-
   float Epsilon() const { return static_cast<float>(config().norm_eps); }
-
-  Layer TakeLayer(int64_t index, const std::string& name) {
-    const ModelConfig& c = config();
-    const LayerPlace rest{index, LayerPart::kRest};
-    Layer layer;
-    const auto norm = [&](const std::string& norm_name) {
-      return norm_name.empty() ? nullptr : Norm(name + norm_name, c.hidden);
-    };
-    layer.attention_norm = norm(c.norms.attention_input);
-    layer.attention_output_norm = norm(c.norms.attention_output);
-    layer.feed_forward_norm = norm(c.norms.feed_forward_input);
-    layer.feed_forward_output_norm = norm(c.norms.feed_forward_output);
-    if (c.is_recurrent(index)) {
-      const std::string delta = name + "linear_attn.";
-      layer.delta = TakeDelta(weights(), c.delta, c.hidden, Epsilon(), index, delta);
-      layer.o = TakeLinear(rest, delta + "out_proj", c.hidden, c.delta.width(), false);
-    } else {
-      TakeAttention(index, name, &layer);
-    }
-    if (c.has_experts(index)) {
-      LC_CHECK(!ChangesOutputs(c), "experts add to the residual stream by themselves");
-      layer.experts = TakeLayerExperts(index, name);
-      return layer;
-    }
-    if (c.fused_gate_up) {
-      const LinearWeights all =
-          TakeLinear(rest, name + "mlp.gate_up_proj", 2 * c.intermediate, c.hidden, false);
-      layer.gate = RowsOf(all, 0, c.intermediate);
-      layer.up = RowsOf(all, c.intermediate, c.intermediate);
-    } else {
-      layer.gate = TakeLinear(rest, name + "mlp.gate_proj", c.intermediate, c.hidden, c.mlp_bias);
-      layer.up = TakeLinear(rest, name + "mlp.up_proj", c.intermediate, c.hidden, c.mlp_bias);
-    }
-    layer.down = TakeLinear(rest, name + "mlp.down_proj", c.hidden, c.intermediate, c.mlp_bias);
-    return layer;
-  }
-
-  // The matrices, norms and sinks of attention.
-  void TakeAttention(int64_t index, const std::string& name, Layer* attention) {
-    const ModelConfig& c = config();
-    const LayerPlace kv{index, LayerPart::kKeyValue}, query{index, LayerPart::kQuery};
-    const LayerPlace rest{index, LayerPart::kRest};
-    Layer& layer = *attention;
-    if (c.fused_qkv) {
-      const LinearWeights all = TakeLinear(kv, name + "self_attn.qkv_proj",
-                                           c.q_width() + 2 * c.kv_width(), c.hidden, false);
-      layer.q = RowsOf(all, 0, c.q_width());
-      layer.k = RowsOf(all, c.q_width(), c.kv_width());
-      layer.v = RowsOf(all, c.q_width() + c.kv_width(), c.kv_width());
-    } else {
-      const int64_t rows = c.output_gate ? 2 * c.q_width() : c.q_width();
-      layer.q = TakeLinear(query, name + "self_attn.q_proj", rows, c.hidden, c.attention_bias);
-      if (c.output_gate) {
-        layer.output_gate = RowsOf(layer.q, c.q_width(), c.q_width());
-        layer.q = RowsOf(layer.q, 0, c.q_width());
-      }
-      layer.k = TakeLinear(kv, name + "self_attn.k_proj", c.kv_width(), c.hidden, c.attention_bias);
-      layer.v = TakeLinear(kv, name + "self_attn.v_proj", c.kv_width(), c.hidden, c.attention_bias);
-    }
-    layer.o =
-        TakeLinear(rest, name + "self_attn.o_proj", c.hidden, c.q_width(), c.attention_output_bias);
-    if (c.qk_norm || c.wide_qk_norm) {
-      layer.q_norm = Norm(name + "self_attn.q_norm", c.wide_qk_norm ? c.q_width() : c.head_dim);
-      layer.k_norm = Norm(name + "self_attn.k_norm", c.wide_qk_norm ? c.kv_width() : c.head_dim);
-    }
-    if (c.attention_sinks) layer.sinks = weights().Bias(name + "self_attn.sinks", c.q_heads);
-  }
 
   // The bytes that the layers with experts need at most for `rows` rows.
   uint64_t ExpertScratch(int64_t rows) const {
@@ -248,11 +163,6 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     return most;
   }
 
-  // A part of a fused matrix; these have no biases.
-  static LinearWeights RowsOf(const LinearWeights& fused, int64_t begin, int64_t rows) {
-    return {.weight = fused.weight.Rows(begin, rows)};
-  }
-
   static ops::LinearPart Part(const LinearWeights& weights, const MatrixView& y) {
     return {.weight = weights.weight, .bias = weights.bias, .y = y};
   }
@@ -262,7 +172,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     ops::Linear(stream, x, {parts.begin(), parts.size()});
   }
 
-  ops::Softmax SoftmaxOf(const Layer& layer) const { return {Scale(), layer.sinks}; }
+  ops::Softmax SoftmaxOf(const TransformerLayer& layer) const { return {Scale(), layer.sinks}; }
   float Scale() const {
     if (config().attention_scale) return static_cast<float>(*config().attention_scale);
     return 1.0f / std::sqrt(static_cast<float>(config().head_dim));
@@ -274,6 +184,12 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     const bool wide = config().wide_qk_norm, rotates = config().rotates(index);
     if (wide || !rotates) {
       for (const auto& [x, heads, norm] : parts) {
+        if (norm != nullptr && wide && ranks() != nullptr) {
+          // The engine does not let it come to this (PossibleTogether).
+          throw Unsupported(
+              "norms over all heads: with tensor_parallel, keys are not computed "
+              "again and queries not predicted; use no kvpr, and prefetch = off");
+        }
         if (norm != nullptr) ops::RmsNorm(stream, x, norm, Epsilon(), wide ? 1 : heads, x);
         if (rotates) {
           ops::Rope(stream, x, rotations.Rows(0, x.rows), heads, Pairs());
@@ -286,19 +202,43 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   // The same for queries and, as the last part, the layer's keys.
   void RotateWithKeys(Stream& stream, int64_t index, const TransformerActivations& a,
                       std::initializer_list<ops::ProjectedHeads> parts) const {
-    const std::span<const ops::ProjectedHeads> all(parts.begin(), parts.size());
+    std::vector<ops::ProjectedHeads> all(parts);
+    if (config().wide_qk_norm && ranks() != nullptr) {
+      for (ops::ProjectedHeads& part : all) {
+        NormTogether(stream, part.x, part.norm, a);
+        part.norm = nullptr;
+      }
+    }
+    RotateNormed(stream, index, a, all);
+  }
+  void RotateNormed(Stream& stream, int64_t index, const TransformerActivations& a,
+                    std::span<const ops::ProjectedHeads> all) const {
     const MatrixView &queries = QueryRotationsOf(index, a), &keys = RotationsOf(index, a);
     if (&queries == &keys) return Rotate(stream, index, keys, all);
     Rotate(stream, index, queries, all.first(all.size() - 1));
     Rotate(stream, index, keys, all.last(1));
   }
+  // A norm over the heads of all ranks. x [T, n]: this rank's.
+  void NormTogether(Stream& stream, const MatrixView& x, const float* norm,
+                    const TransformerActivations& a) const {
+    const int64_t count = config().shard.ranks;
+    const auto parts = MatrixView::Of(a.wide_parts.Row<float>(0), count * x.rows, x.cols);
+    const auto whole = MatrixView::Of(a.wide.Row<float>(0), x.rows, count * x.cols);
+    ranks()->AllGather(stream, x, parts);
+    for (int64_t rank = 0; rank < count; ++rank) {
+      ops::CopyRows(stream, parts.Rows(rank * x.rows, x.rows),
+                    whole.Columns(rank * x.cols, x.cols));
+    }
+    ops::RmsNorm(stream, whole, norm, Epsilon(), 1, whole);
+    ops::CopyRows(stream, whole.Columns(config().shard.rank * x.cols, x.cols), x);
+  }
   ops::RopePairs Pairs() const {
     return config().rotary_neighbours ? ops::RopePairs::kNeighbours : ops::RopePairs::kHalves;
   }
-  ops::ProjectedHeads Queries(const Layer& layer, const MatrixView& q) const {
+  ops::ProjectedHeads Queries(const TransformerLayer& layer, const MatrixView& q) const {
     return {.x = q, .heads = config().q_heads, .norm = layer.q_norm};
   }
-  ops::ProjectedHeads Keys(const Layer& layer, const MatrixView& k) const {
+  ops::ProjectedHeads Keys(const TransformerLayer& layer, const MatrixView& k) const {
     return {.x = k, .heads = config().kv_heads, .norm = layer.k_norm};
   }
 
@@ -333,7 +273,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   // of its own.
   void Predict(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
                const TransformerActivations& a) const {
-    const Layer& layer = layers_[static_cast<size_t>(index)];
+    const TransformerLayer& layer = layers_[static_cast<size_t>(index)];
     const int64_t rows = step.decode_rows;
     const MatrixView q = (on_gpu() ? a.next_q[index % kPredictedQueries] : a.q).Rows(0, rows);
     const MatrixView h = Normed(stream, a.x.Rows(0, rows), layer.attention_norm, a.h.Rows(0, rows));
@@ -346,7 +286,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   // x -> attention (before the output projection).
   void Attend(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
               const TransformerActivations& a) {
-    const Layer& layer = layers_[static_cast<size_t>(index)];
+    const TransformerLayer& layer = layers_[static_cast<size_t>(index)];
     const MatrixView h = Normed(stream, a.x, layer.attention_norm, a.h);
     AwaitWeights(stream, index, LayerPart::kQuery);
     if (config().output_gate) {
@@ -367,7 +307,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   // x -> what is read from the state of a recurrent layer (before the output projection).
   void Recur(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
              const TransformerActivations& a) const {
-    const Layer& layer = layers_[static_cast<size_t>(index)];
+    const TransformerLayer& layer = layers_[static_cast<size_t>(index)];
     const MatrixView h = Normed(stream, a.x, layer.attention_norm, a.h);
     RunDelta(stream, index, step, layer.delta, h, cache, a.delta);
   }
@@ -380,8 +320,8 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   // Attend(index) together with Predict(predicted): weights are read once for the rows of both.
   void AttendAndPredict(Stream& stream, const kv::Step& step, int64_t index, int64_t predicted,
                         kv::Cache& cache, const TransformerActivations& a) {
-    const Layer& layer = layers_[static_cast<size_t>(index)];
-    const Layer& next = layers_[static_cast<size_t>(predicted)];
+    const TransformerLayer& layer = layers_[static_cast<size_t>(index)];
+    const TransformerLayer& next = layers_[static_cast<size_t>(predicted)];
     const int64_t rows = step.rows;
     const MatrixView h = a.both_h.Rows(0, rows), q = a.both_q.Rows(0, rows);
     const MatrixView k = a.both_k.Rows(0, rows), v = a.both_v.Rows(0, rows);
@@ -415,7 +355,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   void Project(Stream& stream, int64_t index, const MatrixView& x,
                std::span<const int32_t> positions, const MatrixView& k,
                const MatrixView& v) override {
-    const Layer& layer = layers_[static_cast<size_t>(index)];
+    const TransformerLayer& layer = layers_[static_cast<size_t>(index)];
     AwaitWeights(stream, index, LayerPart::kKeyValue);
     Multiply(stream, x, {Part(layer.k, k), Part(layer.v, v)});
     const auto rotations = MatrixView::Of(ProjectedRotations(stream, x.rows * config().rotated()),
@@ -443,7 +383,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   // mixed: the attention before its output projection, or what a recurrent layer has read.
   void FeedForward(Stream& stream, int64_t index, const MatrixView& mixed,
                    const TransformerActivations& a) const {
-    const Layer& layer = layers_[static_cast<size_t>(index)];
+    const TransformerLayer& layer = layers_[static_cast<size_t>(index)];
     AwaitWeights(stream, index, LayerPart::kRest);
     AddOutput(stream, mixed, layer.o, layer.attention_output_norm, a);
     const MatrixView h = Normed(stream, a.x, layer.feed_forward_norm, a.h);
@@ -481,7 +421,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   std::optional<DeviceRopeTable> window_rope_;  // if layers with a window have their own
   std::pair<StreamRotations, StreamRotations> projected_rotations_;
   MatrixView embedding_;  // [vocab, hidden], or the rank's part
-  std::vector<Layer> layers_;
+  std::vector<TransformerLayer> layers_;
   const float* final_norm_ = nullptr;  // [hidden]
   MatrixView head_;                    // as embedding_
 };

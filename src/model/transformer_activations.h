@@ -26,9 +26,11 @@ struct TransformerActivations {
   MatrixView k, v;              // [T, kv_width] f32
   MatrixView attention;         // [T, q_width]
   MatrixView output_gate;       // [T, q_width] f32, of attention's output
-  DeltaActivations delta;       // of recurrent layers, instead of q, k, v and attention
-  MatrixView gate, up;          // [T, intermediate]
-  ExpertActivations experts;    // of layers with experts
+  // [T, all heads' q_width] f32 each, of norms over the heads of all ranks.
+  MatrixView wide, wide_parts;
+  DeltaActivations delta;     // of recurrent layers, instead of q, k, v and attention
+  MatrixView gate, up;        // [T, intermediate]
+  ExpertActivations experts;  // of layers with experts
   // [T, hidden] f32, of a block, in models that norm or scale it before they add it to x.
   MatrixView output;
   // The rows that get logits, after the last layer's attention.
@@ -84,6 +86,11 @@ inline TransformerActivations PlaceTransformer(Arena& arena, const ModelConfig& 
   a.k = arena.Take(rows, config.kv_width());
   a.v = arena.Take(rows, config.kv_width());
   a.attention = arena.Take(rows, config.q_width(), product);
+  if (config.wide_qk_norm && config.shard.whole != nullptr) {
+    for (MatrixView* view : {&a.wide, &a.wide_parts}) {
+      *view = arena.Take(rows, config.shard.ranks * config.q_width());
+    }
+  }
   if (config.output_gate) a.output_gate = arena.Take(rows, config.q_width());
   arena.Rewind(shared);
   if (!config.recurrent.empty()) {

@@ -1,0 +1,109 @@
+#include "model/transformer_layer.h"
+
+#include "base/error.h"
+#include "model/transformer_activations.h"
+
+namespace litecache::model {
+namespace {
+
+// Takes the tensors of one layer.
+class Taker {
+ public:
+  Taker(WeightStore& weights, const ModelConfig& config, int64_t index, const std::string& name)
+      : weights_(weights), config_(config), index_(index), name_(name) {}
+
+  TransformerLayer Take() {
+    const ModelConfig& c = config_;
+    const LayerPlace rest{index_, LayerPart::kRest};
+    TransformerLayer layer;
+    const auto norm = [&](const std::string& norm_name) {
+      return norm_name.empty() ? nullptr : Norm(norm_name, c.hidden);
+    };
+    layer.attention_norm = norm(c.norms.attention_input);
+    layer.attention_output_norm = norm(c.norms.attention_output);
+    layer.feed_forward_norm = norm(c.norms.feed_forward_input);
+    layer.feed_forward_output_norm = norm(c.norms.feed_forward_output);
+    if (c.is_recurrent(index_)) {
+      const std::string delta = "linear_attn.";
+      layer.delta = TakeDelta(weights_, c.delta, c.hidden, static_cast<float>(c.norm_eps), index_,
+                              name_ + delta);
+      layer.o = Linear(rest, delta + "out_proj", c.hidden, c.delta.width(), false);
+    } else {
+      TakeAttention(&layer);
+    }
+    if (c.has_experts(index_)) {
+      LC_CHECK(!ChangesOutputs(c), "experts add to the residual stream by themselves");
+      layer.experts = TakeExperts(weights_, c.experts, c.hidden, index_, name_);
+      return layer;
+    }
+    if (c.fused_gate_up) {
+      const LinearWeights all =
+          Linear(rest, "mlp.gate_up_proj", 2 * c.intermediate, c.hidden, false);
+      layer.gate = RowsOf(all, 0, c.intermediate);
+      layer.up = RowsOf(all, c.intermediate, c.intermediate);
+    } else {
+      layer.gate = Linear(rest, "mlp.gate_proj", c.intermediate, c.hidden, c.mlp_bias);
+      layer.up = Linear(rest, "mlp.up_proj", c.intermediate, c.hidden, c.mlp_bias);
+    }
+    layer.down = Linear(rest, "mlp.down_proj", c.hidden, c.intermediate, c.mlp_bias);
+    return layer;
+  }
+
+  // The matrices, norms and sinks of attention.
+  void TakeAttention(TransformerLayer* attention) {
+    const ModelConfig& c = config_;
+    const LayerPlace kv{index_, LayerPart::kKeyValue}, query{index_, LayerPart::kQuery};
+    const LayerPlace rest{index_, LayerPart::kRest};
+    TransformerLayer& layer = *attention;
+    if (c.fused_qkv) {
+      const LinearWeights all =
+          Linear(kv, "self_attn.qkv_proj", c.q_width() + 2 * c.kv_width(), c.hidden, false);
+      layer.q = RowsOf(all, 0, c.q_width());
+      layer.k = RowsOf(all, c.q_width(), c.kv_width());
+      layer.v = RowsOf(all, c.q_width() + c.kv_width(), c.kv_width());
+    } else {
+      const int64_t rows = c.output_gate ? 2 * c.q_width() : c.q_width();
+      layer.q = Linear(query, "self_attn.q_proj", rows, c.hidden, c.attention_bias);
+      if (c.output_gate) {
+        layer.output_gate = RowsOf(layer.q, c.q_width(), c.q_width());
+        layer.q = RowsOf(layer.q, 0, c.q_width());
+      }
+      layer.k = Linear(kv, "self_attn.k_proj", c.kv_width(), c.hidden, c.attention_bias);
+      layer.v = Linear(kv, "self_attn.v_proj", c.kv_width(), c.hidden, c.attention_bias);
+    }
+    layer.o = Linear(rest, "self_attn.o_proj", c.hidden, c.q_width(), c.attention_output_bias);
+    if (c.qk_norm || c.wide_qk_norm) {
+      const ModelConfig& all = c.shard.whole != nullptr ? *c.shard.whole : c;
+      layer.q_norm = Norm("self_attn.q_norm", c.wide_qk_norm ? all.q_width() : c.head_dim);
+      layer.k_norm = Norm("self_attn.k_norm", c.wide_qk_norm ? all.kv_width() : c.head_dim);
+    }
+    if (c.attention_sinks) layer.sinks = weights_.Bias(name_ + "self_attn.sinks", c.q_heads);
+  }
+
+ private:
+  LinearWeights Linear(const LayerPlace& place, const std::string& module, int64_t out, int64_t in,
+                       bool bias) {
+    return TakeLinear(weights_, place, name_ + module, out, in, bias);
+  }
+  const float* Norm(const std::string& module, int64_t n) {
+    return weights_.NormWeight(name_ + module + ".weight", n, config_.norm_added);
+  }
+  // A part of a fused matrix; these have no biases.
+  static LinearWeights RowsOf(const LinearWeights& fused, int64_t begin, int64_t rows) {
+    return {.weight = fused.weight.Rows(begin, rows)};
+  }
+
+  WeightStore& weights_;
+  const ModelConfig& config_;
+  const int64_t index_;
+  const std::string& name_;
+};
+
+}  // namespace
+
+TransformerLayer TakeTransformerLayer(WeightStore& weights, const ModelConfig& config,
+                                      int64_t index, const std::string& name) {
+  return Taker(weights, config, index, name).Take();
+}
+
+}  // namespace litecache::model
