@@ -53,6 +53,7 @@ class Options(KvOptions, total=False):
 
     device: str
     threads: Union[str, int, float]
+    tensor_parallel: Union[str, int, float]
     memory: Union[str, int, float]
     max_context: Union[str, int, float]
     weights_on_device: Union[str, int, float]
