@@ -11,7 +11,7 @@ namespace litecache {
 class KeepPinned {
  public:
   KeepPinned();
-  ~KeepPinned();
+  ~KeepPinned();  // NOLINT(performance-trivially-destructible): with CUDA it is not
   KeepPinned(const KeepPinned&) = delete;
   KeepPinned& operator=(const KeepPinned&) = delete;
 

@@ -21,12 +21,8 @@ Rows EngineRows() {
       Row("threads", &O::threads, Whole(0, 4096), "CPU threads; 0: one per core",
           {.flag = "-t,--threads"}),
       Row("tensor_parallel", &O::tensor_parallel, Whole(1, 64),
-          "Divide the model among this many processes: with GPUs one each, else each with a share "
-          "of "
-          "the cores; --memory and --host-memory are of all together, --device-memory and "
-          "--threads "
-          "of each",
-          {.common = true}),
+          "Divide the model among this many processes, with a GPU each if there are any; --memory "
+          "and --host-memory are of all together, --device-memory and --threads of each"),
       Row("memory", &O::memory, Bytes(),
           "Memory for weights, KV cache and buffers together; with a GPU, the host's memory alone; "
           "0: 90% of what is free",
