@@ -4,14 +4,19 @@
 
 #include <cuda_runtime.h>
 #include <dlfcn.h>
+#include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "base/logging.h"
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/device_error.h"
@@ -108,8 +113,7 @@ class NcclCommunicator final : public Communicator {
     std::memcpy(&id, words.data(), sizeof(id));
     nccl_.Check(nccl_.init_rank(&comm_, ranks(), id, rank()), "the ranks cannot connect");
     OpenWindow(device);
-    // A kernel that waits for a rank that has ended would wait forever.
-    group_->OnEnd([this] { nccl_.abort(comm_); });
+    group_->OnEnd([this] { EndWaits(); });
     // Connections are made by the first operation, and must not be while a graph is captured.
     const auto stream = device.CreateStream();
     const Buffer buffer = device.Allocate(kLargest * sizeof(float));
@@ -164,6 +168,8 @@ class NcclCommunicator final : public Communicator {
   }
 
  private:
+  // A prompt's chunk behind a million tokens takes a few seconds.
+  static constexpr std::chrono::seconds kLongestStep{20};
   // Larger than what is sent by the protocols for small messages.
   static constexpr int64_t kLargest = int64_t{1} << 24;
   // Two summands follow each other in the window.
@@ -191,6 +197,19 @@ class NcclCommunicator final : public Communicator {
     const std::vector<float> zeros(static_cast<size_t>(2 * kSummandValues));
     device.Upload(memory_, zeros.data(), 2 * kSummandBytes);
   }
+  // NCCL's kernels that wait for a rank that has ended would wait for ever, and so may a sum of
+  // summands, which nothing can end: then the process ends rather than hang.
+  void EndWaits() {
+    nccl_.abort(comm_);
+    const auto limit = std::chrono::steady_clock::now() + kLongestStep;
+    while (handle_ != nullptr && cudaStreamQuery(handle_) == cudaErrorNotReady) {
+      if (std::chrono::steady_clock::now() > limit) {
+        LogError("the GPU still waits for the rank that has ended: this process ends, too");
+        _exit(1);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  }
   void CloseWindow() {
     if (window_ != nullptr) {
       nccl_.destroy_device_end(comm_, &end_);
@@ -204,6 +223,7 @@ class NcclCommunicator final : public Communicator {
     if (stream_ == &stream) return;
     AsCuda(stream).AddCheck(check_);
     stream_ = &stream;
+    handle_ = AsCuda(stream).handle();
   }
 
   const Nccl& nccl_;
@@ -215,6 +235,7 @@ class NcclCommunicator final : public Communicator {
   ncclDevComm end_ = {};
   size_t next_ = 0;                 // the summand that is used next: 0 or 1
   const Stream* stream_ = nullptr;  // used last
+  std::atomic<cudaStream_t> handle_ = nullptr;
   std::shared_ptr<const std::function<void()>> check_;
 };
 

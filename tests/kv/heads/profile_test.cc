@@ -244,5 +244,34 @@ TEST(ImportanceTableTest, RefusesOtherTables) {
   EXPECT_ERROR(read(""), FileError, "0 rows");
 }
 
+TEST(ProfileOfTest, APartHasTheValuesOfItsHeads) {
+  std::mt19937_64 random = ::litecache::testing::TestRandom(3);
+  const Profile whole = RandomProfile(random);
+  // The second half of the model: KV head 1 with query heads 3 to 5.
+  const Profile part = ProfileOf(whole, {.first_q = 3, .q_heads = 3, .first_kv = 1, .kv_heads = 1});
+  EXPECT_EQ(part.q_heads, 3);
+  EXPECT_EQ(part.kv_heads, 1);
+  const auto expect = [](const std::vector<float>& values, const std::vector<float>& all,
+                         size_t heads, size_t first, size_t count) {
+    const size_t size = all.size() / (kL * heads);
+    ASSERT_EQ(values.size(), kL * count * size);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const size_t layer = i / (count * size), in_layer = i % (count * size);
+      EXPECT_EQ(values[i], all[(layer * heads + first) * size + in_layer]) << i;
+    }
+  };
+  expect(part.similarity, whole.similarity, kHkv, 1, 1);
+  expect(part.kept, whole.kept, kHkv, 1, 1);
+  expect(part.hits, whole.hits, kHkv, 1, 1);
+  expect(part.kept_predicted, whole.kept_predicted, kHkv, 1, 1);
+  expect(part.hits_predicted, whole.hits_predicted, kHkv, 1, 1);
+  expect(part.loki, whole.loki, kHkv, 1, 1);
+  expect(part.skew, whole.skew, kHkv, 1, 1);
+  expect(part.hata.at(13), whole.hata.at(13), kHkv, 1, 1);
+  expect(part.similarity_q, whole.similarity_q, kHq, 3, 3);
+  expect(part.importance, whole.importance, kHq, 3, 3);
+  EXPECT_EQ(part.tau_grid, whole.tau_grid);
+}
+
 }  // namespace
 }  // namespace litecache::kv
