@@ -1,6 +1,7 @@
 #include "ops/linear/quantized/quantize_x_cpu.h"
 
 #include <bit>
+#include <cstring>
 #include <limits>
 
 #undef HWY_TARGET_INCLUDE
@@ -29,9 +30,16 @@ void QuantizeUnits(const float* x, int64_t n, int8_t* levels, float* scales, flo
     }
     const auto magnitude = std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(di, largest)));
     const bool finite = magnitude <= std::numeric_limits<float>::max();
+    if (!finite) {
+      // A NaN becomes the least or the largest integer, and a sum of these overflows.
+      std::memset(levels, 0, kUnit);
+      scales[u] = sums[u] = halves[2 * u] = halves[2 * u + 1] =
+          std::numeric_limits<float>::quiet_NaN();
+      continue;
+    }
     const bool zero = magnitude < 1e-30f;
-    scales[u] = !finite ? std::numeric_limits<float>::quiet_NaN() : zero ? 0.0f : magnitude / 127;
-    const auto inverse = hn::Set(d, finite && !zero ? 127 / magnitude : 0.0f);
+    scales[u] = zero ? 0.0f : magnitude / 127;
+    const auto inverse = hn::Set(d, zero ? 0.0f : 127 / magnitude);
     for (int64_t half = 0; half < 2; ++half) {
       auto sum = hn::Zero(di);
       for (int64_t i = half * kHalf; i < (half + 1) * kHalf; i += lanes) {
