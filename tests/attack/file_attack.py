@@ -104,9 +104,11 @@ class Directories(unittest.TestCase):
                                ["--dtype", "f32", "--samples", "2", "--temperature", "1"]))
         done = subprocess.run(
             [program.PROGRAM, "generate", "--model", str(self.path), "--threads", "1", "--memory", "256MiB",
-             "--max-tokens", "2", *flags, "a b"], stdin=subprocess.DEVNULL, capture_output=True, timeout=120)
+             "--max-tokens", "2", *flags, "a b"], stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=program.PATIENCE)
         errors = done.stderr.decode(errors="replace")
         self.assertIn(done.returncode, (0, 1, 2), errors[-500:])
+        self.assertNotRegex(errors, program.REPORT)
         if done.returncode != 0:
             self.assertIn("error: ", errors)
             self.assertLess(len(errors), 4000, errors[:200])

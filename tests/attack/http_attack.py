@@ -36,7 +36,7 @@ class Framing(victim.Attack):
     def exchange(self, data):
         with self.victim.connect() as connection:
             connection.sendall(data)
-            connection.settimeout(30)
+            connection.settimeout(program.PATIENCE)
             return read_all(connection)
 
     def endless(self, head, piece, most=580 << 20):
@@ -210,7 +210,7 @@ class Program(victim.unittest.TestCase):
     def test_an_empty_key_is_no_key(self):
         done = subprocess.run([program.PROGRAM, "serve", "--model", program.MODEL, "--port", "0"],
                               env={**os.environ, "LITECACHE_API_KEY": ""}, capture_output=True, text=True,
-                              timeout=60)
+                              timeout=program.PATIENCE)
         self.assertGreater(done.returncode, 0)
         self.assertIn("LITECACHE_API_KEY", done.stderr)
 

@@ -285,7 +285,8 @@ class Files(unittest.TestCase):
     def run_program(self, *words, seconds=10 * victim.CPU_SECONDS):
         before = os.times()
         done = subprocess.run([program.PROGRAM, *words], capture_output=True, text=True,
-                              timeout=120)
+                              timeout=program.PATIENCE)
+        self.assertNotRegex(done.stderr, program.REPORT)
         self.assertGreaterEqual(done.returncode, 0, "killed by a signal: " + done.stderr[-300:])
         after = os.times()
         self.assertLess(after.children_user - before.children_user + after.children_system - before.children_system, seconds)

@@ -45,7 +45,7 @@ class Victim(program.Server):
         """Bytes of memory without the KV cache, which keeps prefixes as long as nothing else needs its memory."""
         return self.resident() - sum(self.call("/stats")["kv"]["provided"].values())
 
-    def connect(self, timeout=60):
+    def connect(self, timeout=program.PATIENCE):
         address = urllib.parse.urlsplit(self.url)
         return socket.create_connection((address.hostname, address.port), timeout=timeout)
 
@@ -147,7 +147,7 @@ class Attack(unittest.TestCase):
         for again in (False, True):
             if self.connection is None:
                 address = urllib.parse.urlsplit(self.victim.url)
-                self.connection = http.client.HTTPConnection(address.hostname, address.port, timeout=120)
+                self.connection = http.client.HTTPConnection(address.hostname, address.port, timeout=program.PATIENCE)
             try:
                 self.connection.request("POST", path, body, {"Content-Type": "application/json"})
                 answer = self.connection.getresponse()
@@ -185,7 +185,7 @@ class Attack(unittest.TestCase):
         self.assertLess(last - first, KEPT)
 
 
-def wait_for(true, seconds=30):
+def wait_for(true, seconds=program.PATIENCE):
     deadline = time.time() + seconds
     while not true():
         if time.time() > deadline:

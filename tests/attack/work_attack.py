@@ -32,7 +32,7 @@ class Fairness(victim.Attack):
         request = urllib.request.Request(
             self.victim.url + "/tokenize", data=body,
             headers={"Content-Type": "application/json", "Authorization": "Bearer " + key})
-        with urllib.request.urlopen(request, timeout=120) as answer:
+        with urllib.request.urlopen(request, timeout=victim.program.PATIENCE) as answer:
             return json.load(answer)["count"]
 
     def test_small_requests_do_not_wait_for_large_ones(self):

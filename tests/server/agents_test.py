@@ -85,7 +85,7 @@ class Agents(program.ServerTest):
         self.assertEqual(create(model=NAME, messages=TURNS, max_tokens=-1, temperature=0,
                                 stop=["\n"]).choices[0].finish_reason, "stop")
         names = ("'cache_prompt'", "'id_slot'", "'request_id'", r"'frob\x0anicate\x1b[J'")
-        deadline = time.time() + 60  # the log comes through a pipe of its own
+        deadline = time.time() + program.PATIENCE  # the log comes through a pipe of its own
         while not all(any(name in line for line in self.server.log) for name in names):
             self.assertLess(time.time(), deadline, self.server.log)
             time.sleep(0.02)

@@ -41,7 +41,7 @@ class Messages(program.ServerTest):
 
     @classmethod
     def connect(cls, key):
-        return anthropic.Anthropic(base_url=cls.server.url, api_key=key, max_retries=0, timeout=120)
+        return anthropic.Anthropic(base_url=cls.server.url, api_key=key, max_retries=0, timeout=program.PATIENCE)
 
     def create(self, temperature=0, **more):
         return self.client.messages.create(

@@ -23,6 +23,7 @@ except ImportError as error:
     sys.exit(77)
 
 from openai_server import KEY, Server
+import program
 from program import NAME, TURNS, ServerTest
 
 
@@ -267,7 +268,7 @@ class Clients(ServerTest):
         next(iter(stream))
         stream.close()
         self.server.wait_idle()
-        deadline = time.time() + 20
+        deadline = time.time() + program.PATIENCE
         while True:
             samples = self.server.metrics()
             used, kept = ([samples[(name, (("tier", tier),))] for tier in ("device", "host")]

@@ -39,7 +39,7 @@ class Guest:
         self.socket = socket.socket()
         if receive_buffer:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.settimeout(60)
+        self.socket.settimeout(program.PATIENCE)
         self.socket.connect((address.hostname, address.port))
 
     def send(self, data):
@@ -210,7 +210,7 @@ class Storm(unittest.TestCase):
         # The server closes clients that never read, however long it takes to fill their buffers.
         for guest in self.held[::2]:
             guest.leave()
-        deadline = time.time() + 60
+        deadline = time.time() + program.PATIENCE
         while (after := self.left()) != before and time.time() < deadline:
             time.sleep(0.1)
         self.assertEqual(after, before)
@@ -242,7 +242,7 @@ class Kill(unittest.TestCase):
                     thread.start()
                 # Counted in lines of the answers: four answers of 200 tokens have more than these, however fast the machine is.
                 for _ in range(chance.randrange(500)):
-                    lines.get(timeout=60)
+                    lines.get(timeout=program.PATIENCE)
                 self.assertEqual(server.stop(signal.SIGKILL), -signal.SIGKILL)
                 for thread in threads:
                     thread.join()
@@ -284,7 +284,7 @@ class FullDisk(unittest.TestCase):
             body = {"prompt": [400 + i % 3000 for i in range(1500)], "max_tokens": 8,
                     "temperature": 0}
             first = server.call("/v1/completions", body)
-            deadline = time.time() + 60
+            deadline = time.time() + program.PATIENCE
             while server.samples()["litecache_prefix_store_writing"] == 1:
                 self.assertLess(time.time(), deadline)
                 time.sleep(0.02)

@@ -24,7 +24,7 @@ class Server(program.Server):
         super().__init__(*flags, key=KEY, **options)
 
     def client(self, **more):
-        options = {"base_url": self.url + "/v1", "api_key": KEY, "max_retries": 0, "timeout": 120}
+        options = {"base_url": self.url + "/v1", "api_key": KEY, "max_retries": 0, "timeout": program.PATIENCE}
         return openai.OpenAI(**{**options, **more})
 
     def metrics(self):

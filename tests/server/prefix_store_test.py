@@ -95,7 +95,7 @@ class PrefixStore(unittest.TestCase):
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
         server = Server("--prefix-store", self.directory.name, preexec=limit)
         text, prompt, _ = self.complete(server)
-        deadline = time.time() + 60
+        deadline = time.time() + program.PATIENCE
         while server.metrics()[("litecache_prefix_store_writing", ())] == 1:
             self.assertLess(time.time(), deadline)
             time.sleep(0.02)

@@ -1,6 +1,7 @@
 """The program under test as a server in a separate process: shared by the Python tests of the server."""
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -12,6 +13,12 @@ import urllib.request
 
 PROGRAM, MODEL = sys.argv[1:3]
 NAME = "litecache-demo-16m"  # the shipped model, as the server names it
+# Seconds that a test waits before it takes a server for hung: many, because a machine may be overloaded. Sanitizer
+# builds are several times slower.
+PATIENCE = float(os.environ.get("LC_TEST_PATIENCE", "180"))
+# How a sanitizer's report begins. Exit codes do not show it: UndefinedBehaviorSanitizer ends the program with 1, like
+# an error, and a program that is killed ends with its signal.
+REPORT = re.compile(r"(?:Address|Leak|Thread|UndefinedBehavior)Sanitizer|: runtime error: ")
 # It continues code; greedy by its generation_config.json.
 TURNS = [{"role": "user", "content": "def add(a, b):\n    return"}]
 
@@ -43,7 +50,7 @@ class Server:
         else:
             self.process.wait()
             self.process.stderr.close()
-            raise RuntimeError("the server did not start: " + "".join(self.log))
+            raise RuntimeError("the server did not start: " + self.whole_log())
         # Further output must not fill the pipe.
         self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr))
         self.reader.start()
@@ -54,10 +61,17 @@ class Server:
         return self.wait()
 
     def wait(self):
-        code = self.process.wait(timeout=120)
+        code = self.process.wait(timeout=PATIENCE)
         self.reader.join()
         self.process.stderr.close()
+        self.whole_log()
         return code
+
+    def whole_log(self):
+        """All output of a server that has ended, which no sanitizer's report may be part of."""
+        log = "".join(self.log)
+        assert not REPORT.search(log), log
+        return log
 
     def open(self, path, body=None):
         """The answer, to be read and closed by the caller."""
@@ -66,7 +80,7 @@ class Server:
             headers["Authorization"] = "Bearer " + self.key
         data = None if body is None else json.dumps(body).encode()
         return urllib.request.urlopen(
-            urllib.request.Request(self.url + path, data=data, headers=headers), timeout=120)
+            urllib.request.Request(self.url + path, data=data, headers=headers), timeout=PATIENCE)
 
     def call(self, path, body=None):
         with self.open(path, body) as answer:
@@ -81,7 +95,7 @@ class Server:
 
     def wait_until(self, true, what):
         """Polls /stats until it satisfies a condition, and returns it."""
-        deadline = time.time() + 180  # for hangs; long, because a machine may be overloaded
+        deadline = time.time() + PATIENCE
         while True:
             stats = self.call("/stats")
             if true(stats):

@@ -77,9 +77,10 @@ class Shutdown(unittest.TestCase):
 
     def test_a_model_that_is_missing_is_an_error(self):
         result = subprocess.run([program.PROGRAM, "serve", "--model", "/nonexistent", "--port", "0"],
-                                capture_output=True, text=True, timeout=60)
+                                capture_output=True, text=True, timeout=program.PATIENCE)
         self.assertEqual(result.returncode, 1)
         self.assertIn("/nonexistent", result.stderr)
+        self.assertNotRegex(result.stderr, program.REPORT)
 
 
 if __name__ == "__main__":
