@@ -21,7 +21,7 @@ from victim import MIB, program
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent
 # Of a run that is refused, or generates two tokens with --memory 256MiB.
-MEMORY = 512 * MIB
+MEMORY = victim.MEMORY_FACTOR * 512 * MIB
 TEMPLATE = "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}{% endfor %}"
 
 

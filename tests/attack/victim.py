@@ -25,9 +25,11 @@ import program  # noqa: E402
 MIB = 1 << 20
 # Limit on the server's CPU time for one request. Sanitizer builds are slower.
 CPU_SECONDS = float(os.environ.get("LC_ATTACK_CPU_SECONDS", "2"))
+# How many times as much memory the program takes as without a sanitizer: ThreadSanitizer keeps a shadow of all of it.
+MEMORY_FACTOR = float(os.environ.get("LC_ATTACK_MEMORY_FACTOR", "1"))
 # Bytes that a server may hold after many requests more than before them, in allocators of its threads and compiled
 # grammars. Up to 165 MiB were measured; it does not grow from there (docs/internals/hardening.md).
-KEPT = 256 * MIB
+KEPT = MEMORY_FACTOR * 256 * MIB
 
 
 class Victim(program.Server):

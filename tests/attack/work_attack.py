@@ -102,10 +102,10 @@ class Memory(victim.Attack):
                         "more bodies are taken than are allowed for")
         grown = self.victim.resident() - before
         print(f"16 bodies of 30 MiB: {grown / MIB:.0f} MiB more")
-        self.assertLess(grown, 600 * MIB)
+        self.assertLess(grown, victim.MEMORY_FACTOR * 600 * MIB)
         for connection in held:
             connection.close()
-        self.assertTrue(victim.wait_for(lambda: self.victim.resident() - before < 100 * MIB),
+        self.assertTrue(victim.wait_for(lambda: self.victim.resident() - before < victim.MEMORY_FACTOR * 100 * MIB),
                         f"{(self.victim.resident() - before) / MIB:.0f} MiB are not given back")
 
     def test_memory_is_given_back(self):
@@ -116,7 +116,7 @@ class Memory(victim.Attack):
             self.victim.post("/tokenize", {"prompt": "a b " * 2_000_000})
             self.victim.post("/detokenize", b'{"tokens": [' + b"1," * 1_900_000 + b"1]}")
             self.victim.post("/v1/completions", b'{"x": [' + b"[]," * 1_900_000 + b"0]}")
-        self.assertTrue(victim.wait_for(lambda: self.victim.resident() - before < 100 * MIB),
+        self.assertTrue(victim.wait_for(lambda: self.victim.resident() - before < victim.MEMORY_FACTOR * 100 * MIB),
                         f"{(self.victim.resident() - before) / MIB:.0f} MiB are not given back")
 
 
@@ -166,7 +166,7 @@ class Templates(victim.Attack):
         self.render(grow.replace("[n.x, n.x]", "(n.x, n.x)").replace("[1]", "(1,)") + "{% set d = {n.x: 1} %}", part="key")
         grown = self.render("{% set n = namespace(l=[]) %}{% for i in range(10000) %}"
                             "{% set n.l = n.l + [messages[0].content ~ i] %}{% endfor %}", "x" * (4 * MIB))
-        self.assertLess(grown, 1400 * MIB)
+        self.assertLess(grown, victim.MEMORY_FACTOR * 1400 * MIB)
 
 
 if __name__ == "__main__":
