@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/work_limit.h"
 #include "tokenizer/jinja/unicode.h"
 
 namespace litecache::tokenizer::jinja {
@@ -169,6 +170,7 @@ size_t FindText(std::string_view text, std::string_view part, size_t from) {
   const auto* begin = text.data() + from;
   const auto* found =
       static_cast<const char*>(memmem(begin, text.size() - from, part.data(), part.size()));
+  CheckWork(1 + (found == nullptr ? static_cast<int64_t>(text.size() - from) : found - begin) / 64);
   return found == nullptr ? std::string_view::npos : static_cast<size_t>(found - text.data());
 }
 
