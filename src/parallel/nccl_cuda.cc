@@ -180,19 +180,23 @@ class NcclCommunicator final : public Communicator {
   // where they are not on all ranks, there are no summands.
   void OpenWindow(Device& device) {
     if (nccl_.register_window == nullptr) return;
+    const auto on_all = [&](bool works) {
+      uint64_t least = works ? 1 : 0;
+      group_->Minimum({&least, 1});
+      return least != 0;
+    };
     if (nccl_.mem_alloc(&memory_, 2 * kSummandBytes) != ncclSuccess) memory_ = nullptr;
-    uint64_t works = memory_ != nullptr ? 1 : 0;
-    group_->Minimum({&works, 1});
-    if (works == 0) return;
-    nccl_.Check(
-        nccl_.register_window(comm_, memory_, 2 * kSummandBytes, &window_, NCCL_WIN_COLL_SYMMETRIC),
-        "memory that ranks share");
+    if (!on_all(memory_ != nullptr)) return;
+    const ncclResult_t registered =
+        nccl_.register_window(comm_, memory_, 2 * kSummandBytes, &window_, NCCL_WIN_COLL_SYMMETRIC);
+    if (!on_all(registered == ncclSuccess && window_ != nullptr)) {
+      LogInfo("tensor parallelism: the GPUs cannot read each other's memory; NCCL copies");
+      return;
+    }
     ncclDevCommRequirements needs = {};
     needs.lsaBarrierCount = static_cast<int>(kMostSumBlocks);
-    nccl_.Check(nccl_.create_device_end(comm_, &needs, &end_), "the kernels' end");
-    works = window_ != nullptr && end_.lsaSize == ranks() ? 1 : 0;
-    group_->Minimum({&works, 1});
-    sums_ = works != 0;
+    has_end_ = nccl_.create_device_end(comm_, &needs, &end_) == ncclSuccess;
+    sums_ = on_all(has_end_ && end_.lsaSize == ranks());
     // Experts begin with a multiple of what is there.
     const std::vector<float> zeros(static_cast<size_t>(2 * kSummandValues));
     device.Upload(memory_, zeros.data(), 2 * kSummandBytes);
@@ -211,10 +215,8 @@ class NcclCommunicator final : public Communicator {
     }
   }
   void CloseWindow() {
-    if (window_ != nullptr) {
-      nccl_.destroy_device_end(comm_, &end_);
-      nccl_.deregister_window(comm_, window_);
-    }
+    if (has_end_) nccl_.destroy_device_end(comm_, &end_);
+    if (window_ != nullptr) nccl_.deregister_window(comm_, window_);
     if (memory_ != nullptr) nccl_.mem_free(memory_);
   }
 
@@ -232,6 +234,7 @@ class NcclCommunicator final : public Communicator {
   bool sums_ = false;  // there are summands
   void* memory_ = nullptr;
   ncclWindow_t window_ = nullptr;
+  bool has_end_ = false;
   ncclDevComm end_ = {};
   size_t next_ = 0;                 // the summand that is used next: 0 or 1
   const Stream* stream_ = nullptr;  // used last
