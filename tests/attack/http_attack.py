@@ -212,6 +212,7 @@ class Program(victim.unittest.TestCase):
                               env={**os.environ, "LITECACHE_API_KEY": ""}, capture_output=True, text=True,
                               timeout=program.PATIENCE)
         self.assertGreater(done.returncode, 0)
+        self.assertNotRegex(done.stderr, program.REPORT)
         self.assertIn("LITECACHE_API_KEY", done.stderr)
 
     def test_paths_in_the_log_are_one_line(self):

@@ -143,6 +143,14 @@ TEST_P(TensorParallelTest, LossesAreThoseOfOneGpu) {
   ExpectLossesOfOneProcess(GetParam(), "cuda");
 }
 
+// Options of a small model in f32, where rounding decides no token.
+std::vector<std::string> Options(const FixtureModel& model, const std::string& policy, int ranks) {
+  return {
+      "--model",   model.path(), "--dtype",     "f32",  "--memory",          "1GiB",
+      "--device",  "cpu",        "--sink",      "4",    "--recent",          "16",
+      "--threads", "1",          "--kv-policy", policy, "--tensor-parallel", std::to_string(ranks)};
+}
+
 // Two of the four share a KV head.
 TEST(FourRanksTest, LossesAreThoseOfOneProcess) {
   ExpectLossesOfOneProcess("llama-bias", "cpu", 4);
@@ -152,30 +160,12 @@ TEST(RankCountersTest, AllHeadsAreCounted) {
   const FixtureModel model(1024, "llama-bias");
   Json stats[2];
   for (const int ranks : {1, 2}) {
-    const auto result = RunProgram({"generate",
-                                    "--model",
-                                    model.path(),
-                                    "--dtype",
-                                    "f32",
-                                    "--memory",
-                                    "1GiB",
-                                    "--device",
-                                    "cpu",
-                                    "-n",
-                                    "40",
-                                    "--temperature",
-                                    "0",
-                                    "--kv-policy",
-                                    "litecache",
-                                    "--recent",
-                                    "16",
-                                    "--ignore-eos",
-                                    "--json",
-                                    "--kv-budget",
-                                    "32",
-                                    "--tensor-parallel",
-                                    std::to_string(ranks)},
-                                   {.input = RandomText(300)});
+    std::vector<std::string> words = {"generate",     "--temperature", "0",
+                                      "--ignore-eos", "--json",        "-n",
+                                      "40",           "--kv-budget",   "32"};
+    const auto options = Options(model, "litecache", ranks);
+    words.insert(words.end(), options.begin(), options.end());
+    const auto result = RunProgram(words, {.input = RandomText(300)});
     ASSERT_EQ(result.exit_code, 0) << result.err;
     stats[ranks - 1] = Json::parse(result.out)["stats"]["kv"];
   }
@@ -189,32 +179,12 @@ TEST(RankCountersTest, AllHeadsAreCounted) {
   }
 }
 
-// A server of a small model, in f32: rounding decides no token.
 std::vector<std::string> ServeWords(const FixtureModel& model, const std::string& policy,
                                     int ranks) {
-  return {"serve",
-          "--model",
-          model.path(),
-          "--dtype",
-          "f32",
-          "--memory",
-          "1GiB",
-          "--device",
-          "cpu",
-          "--kv-policy",
-          policy,
-          "--port",
-          "0",
-          "--threads",
-          "1",
-          "--max-batch",
-          "6",
-          "--tensor-parallel",
-          std::to_string(ranks),
-          "--sink",
-          "4",
-          "--recent",
-          "16"};
+  std::vector<std::string> words = {"serve", "--port", "0", "--max-batch", "6"};
+  const auto options = Options(model, policy, ranks);
+  words.insert(words.end(), options.begin(), options.end());
+  return words;
 }
 
 uint16_t PortOf(const std::string& log) {
