@@ -73,7 +73,8 @@ void* Pin(size_t bytes) {
   }
   madvise(data, size, MADV_HUGEPAGE);
   Touch(static_cast<std::byte*>(data), size);
-  const cudaError_t error = cudaHostRegister(data, size, cudaHostRegisterMapped);
+  const cudaError_t error =
+      cudaHostRegister(data, size, cudaHostRegisterMapped | cudaHostRegisterPortable);
   if (error != cudaSuccess) {
     cudaGetLastError();
     munmap(data, size);

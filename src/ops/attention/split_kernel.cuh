@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
 template <class Tiles>
 void Launch(CudaStream& stream, const SplitProblem& problem) {
   const size_t ends = (static_cast<size_t>(problem.Pairs()) + 1) * 4;
-  static const size_t most = AllowSharedMemory(SplitKernel<Tiles>);
+  const size_t most = AllowSharedMemory(SplitKernel<Tiles>);
   LC_CHECK(Tiles::kWarpBytes + ends <= most, "too many sequences and heads for one attention");
   const size_t warps = std::min<size_t>((most - ends) / Tiles::kWarpBytes, Tiles::kWarps);
   const int64_t blocks = std::min<int64_t>(stream.sm_count(), kMaxSplitBlocks);

@@ -435,7 +435,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
 template <int kHeadDim, Rows kRows>
 void Launch(CudaStream& stream, const TiledProblem& problem) {
   using Shape = TiledShape<kHeadDim>;
-  static const size_t most = AllowSharedMemory(TiledKernel<kHeadDim, kRows>);
+  const size_t most = AllowSharedMemory(TiledKernel<kHeadDim, kRows>);
   LC_CHECK(Shape::kBytes <= most, "a GPU with too little shared memory");
   const int64_t queries = int64_t{problem.step.max_rows} * problem.arrays.group;
   const dim3 grid(static_cast<unsigned>(problem.arrays.q_heads / problem.arrays.group),

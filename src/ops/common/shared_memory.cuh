@@ -1,24 +1,18 @@
 // More dynamic shared memory per block than the 48 KiB that need no attribute.
 #pragma once
 
-#include "device/cuda/check.h"
+#include <cstddef>
 
 namespace litecache::ops::cuda {
 
-// Allows launches of `kernel` to use as much dynamic shared memory as the device has for a block;
-// returns that size. Call it once for each kernel, not at each launch: it changes the kernel, and
-// captured graphs that contain it must remain valid.
+size_t AllowSharedMemoryOf(const void* kernel);
+
+// Allows launches of `kernel` on the current GPU to use as much dynamic shared memory as that has
+// for a block; returns that size. Only the first call for a kernel and a GPU changes the kernel:
+// captured graphs that contain it remain valid.
 template <typename Kernel>
 size_t AllowSharedMemory(Kernel* kernel) {
-  int device = 0, most = 0;
-  LC_CUDA(cudaGetDevice(&device));
-  LC_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  cudaFuncAttributes attributes;
-  LC_CUDA(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
-  most -= static_cast<int>(attributes.sharedSizeBytes);
-  LC_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                               cudaFuncAttributeMaxDynamicSharedMemorySize, most));
-  return static_cast<size_t>(most);
+  return AllowSharedMemoryOf(reinterpret_cast<const void*>(kernel));
 }
 
 }  // namespace litecache::ops::cuda

@@ -163,7 +163,7 @@ void Launch(CudaStream& stream, GroupedArguments& a) {
   LC_CHECK(blocks <= INT32_MAX);
   if (blocks == 0) return;
   constexpr size_t kBytes = kStages * StageCopies<kRows, kGated>::kBytes;
-  static const size_t most = AllowSharedMemory(&GroupedKernel<kRows, kGated>);
+  const size_t most = AllowSharedMemory(&GroupedKernel<kRows, kGated>);
   LC_CHECK(kBytes <= most);
   LaunchOverlapping(stream, GroupedKernel<kRows, kGated>, static_cast<unsigned>(blocks), kThreads,
                     kBytes, a);

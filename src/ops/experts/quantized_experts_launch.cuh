@@ -55,7 +55,7 @@ void LaunchExperts(CudaStream& stream, const ExpertArguments& a) {
   using Ring = ExpertRing<Shape, kWarps>;
   constexpr int64_t kReservedBytes = 1024;  // of an SM's, what a block takes besides its own
   constexpr int32_t kMostTiles = 2048;      // of a block, so that their table leaves room
-  static const size_t most = AllowSharedMemory(&QuantizedExpertsKernel<kLayout, kRows, kWarps>);
+  const size_t most = AllowSharedMemory(&QuantizedExpertsKernel<kLayout, kRows, kWarps>);
   const int32_t units = a.lists.most_tiles * a.units;
   for (int32_t on_sm = Ring::kBlocksOfSm; on_sm > 0; --on_sm) {
     const int64_t bytes =

@@ -176,13 +176,13 @@ size_t FixedBytes(int64_t rows, int64_t depth) {
 }
 
 size_t SharedOfABlock() {
-  static const size_t most = AllowSharedMemory(&RingGemvKernel<kLeastStages, false, false>);
+  const size_t most = AllowSharedMemory(&RingGemvKernel<kLeastStages, false, false>);
   return most;
 }
 
 template <int kStages, bool kUpper, bool kGated>
 void Launch(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaims* claims) {
-  static const size_t most = AllowSharedMemory(&RingGemvKernel<kStages, kUpper, kGated>);
+  const size_t most = AllowSharedMemory(&RingGemvKernel<kStages, kUpper, kGated>);
   // More than half of an SM's shared memory, whatever the number of stages.
   const size_t bytes =
       std::max(FixedBytes(a.rows, a.depth) + kWarps * kStages * kStageBytes, most / 2 + 1024);

@@ -281,7 +281,7 @@ __global__ void __launch_bounds__(kThreads) ChunksKernel(const DeltaArguments a)
 }
 
 bool SharedMemorySuffices() {
-  static const size_t most = AllowSharedMemory(ChunksKernel);
+  const size_t most = AllowSharedMemory(ChunksKernel);
   return most >= kSharedBytes;
 }
 

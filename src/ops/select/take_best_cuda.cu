@@ -386,12 +386,14 @@ int LargestTeam(const CudaStream& stream) {
   return 1;
 }
 
-// The same, cached for each number of SMs that streams have.
+// The same, cached for each GPU and number of SMs that streams have.
 int KnownLargestTeam(const CudaStream& stream) {
   static std::mutex mutex;
-  static std::map<int, int> of_sms;
+  static std::map<std::pair<int, int>, int> of_sms;
+  int device = 0;
+  LC_CUDA(cudaGetDevice(&device));
   const std::lock_guard lock(mutex);
-  const auto [known, is_new] = of_sms.try_emplace(stream.sm_count());
+  const auto [known, is_new] = of_sms.try_emplace({device, stream.sm_count()});
   if (is_new) known->second = LargestTeam(stream);
   return known->second;
 }

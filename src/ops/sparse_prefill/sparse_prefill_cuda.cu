@@ -326,7 +326,7 @@ DeviceKeptBlocks ChooseBlocks(Stream& stream, const StepView& step, int64_t kv_h
                        .group = static_cast<int32_t>(group),
                        .rows = rows,
                        .past = context - rows};
-  static const size_t most = AllowSharedMemory(ChooseKernel);
+  const size_t most = AllowSharedMemory(ChooseKernel);
   const size_t shares = static_cast<size_t>(sizes.blocks) * sizeof(float);
   LC_CHECK(shares <= most, "a context of {} tokens is too long for sparse attention", context);
   const auto matrix = [](void* data, DType dtype, int64_t matrix_rows, int64_t columns) {

@@ -382,7 +382,7 @@ void LaunchHopper(CudaStream& stream, const StepView& step, int64_t kv_heads, co
       step, table.list_of_head, operands.q_heads / static_cast<int32_t>(kv_heads), operands.kept};
   const auto kernel =
       flashinfer::PrefillWithKVCacheKernel<Rows, Outputs, Traits, false, true, Tiles>;
-  static const size_t most = AllowSharedMemory(kernel);
+  const size_t most = AllowSharedMemory(kernel);
   constexpr size_t kBytes = sizeof(typename Traits::SharedStorage);
   LC_CHECK(kBytes <= most, "a GPU with too little shared memory");
   const dim3 grid(static_cast<unsigned>(operands.q_heads),

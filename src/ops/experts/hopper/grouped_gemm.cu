@@ -230,7 +230,7 @@ void Launch(CudaStream& stream, GroupedArguments& a) {
   if (most == 0) return;
   using SharedMemory = Memory<kRows, kGated>;
   constexpr size_t kBytes = sizeof(SharedMemory) + SharedMemory::kAlignment;
-  static const size_t most_bytes = AllowSharedMemory(&GroupedKernel<kRows, kGated>);
+  const size_t most_bytes = AllowSharedMemory(&GroupedKernel<kRows, kGated>);
   LC_CHECK(kBytes <= most_bytes);
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(stream.sm_count(), most));
   LaunchOverlapping(stream, GroupedKernel<kRows, kGated>, blocks, kBlockThreads, kBytes, a);

@@ -9,7 +9,7 @@ namespace litecache::ops::cuda::quantized {
 template <int kLayout, int kColumnTiles>
 void LaunchGemmRows(CudaStream& stream, const Arguments& a, int32_t tiles) {
   using Shape = GemmShape<kLayout, kColumnTiles>;
-  static const size_t most = AllowSharedMemory(&QuantizedGemmKernel<kLayout, kColumnTiles>);
+  const size_t most = AllowSharedMemory(&QuantizedGemmKernel<kLayout, kColumnTiles>);
   LC_CHECK(most >= Shape::kUsedBytes);
   // No more blocks fit on an SM.
   static_assert((Shape::kBlocks + 1) * Shape::kUsedBytes > kWholeBytes);

@@ -52,7 +52,7 @@ template <int kLayout, int kRows, int kTeams>
 void LaunchRows(CudaStream& stream, const Arguments& a, int32_t units) {
   using Shape = ChunkShape<kLayout, kRows>;
   using Rings = Ring<Shape, kTeams>;
-  static const size_t most = AllowSharedMemory(&QuantizedGemvKernel<kLayout, kRows, kTeams>);
+  const size_t most = AllowSharedMemory(&QuantizedGemvKernel<kLayout, kRows, kTeams>);
   const int64_t of_sm = SharedMemoryOfSm();
   // Two blocks of one team on an SM, of which one multiplies while the other waits, or one block if
   // two have no room.
