@@ -130,6 +130,7 @@ class NcclCommunicator final : public Communicator {
       group_->Check();
       CloseWindow();
       nccl_.destroy(comm_);
+      cudaFreeHost(stop_);
     } catch (const Error&) {  // it has been aborted
     }
   }
@@ -164,7 +165,7 @@ class NcclCommunicator final : public Communicator {
     Begin(stream);
     const auto offset = static_cast<size_t>(static_cast<std::byte*>(summand.data) -
                                             static_cast<std::byte*>(memory_));
-    SumWindows(stream, end_, window_, offset, epilogue, y);
+    SumWindows(stream, meetings_, offset, epilogue, y);
   }
 
  private:
@@ -175,6 +176,7 @@ class NcclCommunicator final : public Communicator {
   // Two summands follow each other in the window.
   static constexpr int64_t kSummandValues = kMostSumBlocks * kSumBlock;
   static constexpr size_t kSummandBytes = static_cast<size_t>(kSummandValues) * sizeof(float);
+  static constexpr size_t kWindowBytes = 2 * kSummandBytes + SumMeetings::kArrivalBytes;
 
   // Memory that each rank's kernels can read on the others, where the GPUs are linked for that;
   // where they are not on all ranks, there are no summands.
@@ -185,26 +187,40 @@ class NcclCommunicator final : public Communicator {
       group_->Minimum({&least, 1});
       return least != 0;
     };
-    if (nccl_.mem_alloc(&memory_, 2 * kSummandBytes) != ncclSuccess) memory_ = nullptr;
-    if (!on_all(memory_ != nullptr)) return;
+    if (nccl_.mem_alloc(&memory_, kWindowBytes) != ncclSuccess) memory_ = nullptr;
+    if (!on_all(memory_ != nullptr && ranks() <= kMostSumRanks)) return;
+    // Experts begin with a multiple of what is in the summands, and ranks count their meetings.
+    const std::vector<std::byte> zeros(kWindowBytes);
+    device.Upload(memory_, zeros.data(), kWindowBytes);
     const ncclResult_t registered =
-        nccl_.register_window(comm_, memory_, 2 * kSummandBytes, &window_, NCCL_WIN_COLL_SYMMETRIC);
+        nccl_.register_window(comm_, memory_, kWindowBytes, &window_, NCCL_WIN_COLL_SYMMETRIC);
     if (!on_all(registered == ncclSuccess && window_ != nullptr)) {
       LogInfo("tensor parallelism: the GPUs cannot read each other's memory; NCCL copies");
       return;
     }
-    ncclDevCommRequirements needs = {};
-    needs.lsaBarrierCount = static_cast<int>(kMostSumBlocks);
-    has_end_ = nccl_.create_device_end(comm_, &needs, &end_) == ncclSuccess;
-    sums_ = on_all(has_end_ && end_.lsaSize == ranks());
-    // Experts begin with a multiple of what is there.
-    const std::vector<float> zeros(static_cast<size_t>(2 * kSummandValues));
-    device.Upload(memory_, zeros.data(), 2 * kSummandBytes);
+    const ncclDevCommRequirements needs = {};
+    ncclDevComm end = {};
+    const bool has_end = nccl_.create_device_end(comm_, &needs, &end) == ncclSuccess;
+    sums_ = on_all(has_end && end.lsaSize == ranks());
+    if (has_end) nccl_.destroy_device_end(comm_, &end);
+    if (!sums_) return;
+    LC_CUDA(cudaHostAlloc(&stop_, sizeof(*stop_), cudaHostAllocMapped));
+    *stop_ = 0;
+    turns_ = device.Allocate(kMostSumBlocks * sizeof(uint32_t));
+    device.Upload(turns_.data(), zeros.data(), turns_.size());
+    meetings_ = {.window = window_,
+                 .arrivals = 2 * kSummandBytes,
+                 .turns = turns_.as<uint32_t>(),
+                 .stop = stop_,
+                 .rank = rank(),
+                 .ranks = ranks()};
   }
-  // NCCL's kernels that wait for a rank that has ended would wait for ever, and so may a sum of
-  // summands, which nothing can end: then the process ends rather than hang.
+  // Ends the kernels that wait for a rank that has ended. If one goes on waiting, the process ends
+  // rather than hang.
   void EndWaits() {
-    nccl_.abort(comm_);
+    if (stop_ != nullptr) std::atomic_ref(*stop_).store(1);
+    // NCCL sets a flag that ends its kernels, and then waits for the graphs that hold them.
+    std::thread([abort = nccl_.abort, comm = comm_] { abort(comm); }).detach();
     const auto limit = std::chrono::steady_clock::now() + kLongestStep;
     while (handle_ != nullptr && cudaStreamQuery(handle_) == cudaErrorNotReady) {
       if (std::chrono::steady_clock::now() > limit) {
@@ -215,7 +231,6 @@ class NcclCommunicator final : public Communicator {
     }
   }
   void CloseWindow() {
-    if (has_end_) nccl_.destroy_device_end(comm_, &end_);
     if (window_ != nullptr) nccl_.deregister_window(comm_, window_);
     if (memory_ != nullptr) nccl_.mem_free(memory_);
   }
@@ -234,8 +249,9 @@ class NcclCommunicator final : public Communicator {
   bool sums_ = false;  // there are summands
   void* memory_ = nullptr;
   ncclWindow_t window_ = nullptr;
-  bool has_end_ = false;
-  ncclDevComm end_ = {};
+  uint32_t* stop_ = nullptr;
+  Buffer turns_;
+  SumMeetings meetings_;
   size_t next_ = 0;                 // the summand that is used next: 0 or 1
   const Stream* stream_ = nullptr;  // used last
   std::atomic<cudaStream_t> handle_ = nullptr;
