@@ -48,6 +48,12 @@ struct EngineOptions {
   // kv.device_memory is of each GPU, `memory` and kv.host_memory are of all ranks together,
   // `threads` of each.
   int tensor_parallel = 1;
+  // Data parallelism: that many engines with the whole model, each with a GPU of its own (device
+  // "cuda": the first ones; "cuda:N": from N on) or a share of the cores. A request runs on the one
+  // that has kept the beginning of its prompt, or has the fewest requests. kv.device_memory is of
+  // each GPU, `memory`, kv.host_memory and prefix_store_bytes are of all together, `threads` and
+  // max_batch of each. Excludes tensor_parallel.
+  int data_parallel = 1;
   // Budget in bytes for weights, KV and buffers together; 0: 90% of the available memory. With a
   // GPU: of host memory only; the GPU's budget is kv.device_memory.
   uint64_t memory = 0;
@@ -266,9 +272,18 @@ struct PrefixStats {
   int64_t store_damaged = 0;  // unusable blocks that were removed
 };
 
-struct EngineStats {
+// One of the ranks of tensor parallelism, or of the replicas of data parallelism.
+struct PartStats {
+  std::string name;  // "rank 1", "replica 1"; numbered from 0
+  // Requests are of replicas only: ranks have the same ones.
   int64_t running = 0;
   int64_t waiting = 0;
+  kv::Stats kv;
+};
+
+struct EngineStats {
+  int64_t running = 0;  // samples
+  int64_t waiting = 0;  // requests
   int64_t steps = 0;
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
@@ -276,6 +291,7 @@ struct EngineStats {
   kv::Stats kv;
   std::vector<kv::HeadCounters> kv_heads;  // [layers][kv_heads]; empty for policy full
   PrefixStats prefix;
+  std::vector<PartStats> parts;  // with tensor or data parallelism
 };
 
 // A request for teacher forcing: computes the model's logits for given tokens.

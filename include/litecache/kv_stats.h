@@ -29,6 +29,12 @@ struct TierBytes {
 struct Traffic {
   uint64_t rows = 0;
   uint64_t bytes = 0;
+
+  Traffic& operator+=(const Traffic& other) {
+    rows += other.rows;
+    bytes += other.bytes;
+    return *this;
+  }
 };
 
 // Counters of one (layer, KV head) since start.
@@ -86,6 +92,39 @@ struct Stats {
   uint64_t rows_recomputed = 0;  // rows of all heads that were recomputed from activations
   // Sums over heads.
   uint64_t lookups = 0, hits = 0, verified = 0, corrected = 0;
+
+  Traffic moved() const {  // between the tiers, for whatever reason
+    Traffic sum;
+    for (const Traffic* part :
+         {&miss, &prefetch, &fill, &spill, &prefill, &admit, &stream, &activations}) {
+      sum += *part;
+    }
+    return sum;
+  }
+  // Of two caches together; the sum of their peaks is an upper bound.
+  Stats& operator+=(const Stats& other) {
+    peak += other.peak;
+    used += other.used;
+    provided += other.provided;
+    capacity += other.capacity;
+    bytes_read += other.bytes_read;
+    bytes_written += other.bytes_written;
+    bytes_scored += other.bytes_scored;
+    miss += other.miss;
+    prefetch += other.prefetch;
+    fill += other.fill;
+    spill += other.spill;
+    prefill += other.prefill;
+    admit += other.admit;
+    stream += other.stream;
+    activations += other.activations;
+    rows_recomputed += other.rows_recomputed;
+    lookups += other.lookups;
+    hits += other.hits;
+    verified += other.verified;
+    corrected += other.corrected;
+    return *this;
+  }
 };
 
 }  // namespace litecache::kv

@@ -20,8 +20,10 @@
 #include "engine/kv_profile.h"
 #include "engine/load.h"
 #include "engine/prefill_chunk.h"
+#include "engine/ranks/counters.h"
 #include "engine/ranks/leader.h"
 #include "engine/ranks/ranks.h"
+#include "engine/replicas/replicas.h"
 #include "kv/cache_plan.h"
 #include "model/decoder.h"
 #include "tokenizer/stream_decoder.h"
@@ -103,7 +105,14 @@ class EngineImpl final : public Engine {
   const std::filesystem::path& directory() const override { return parts_.directory; }
   const MemoryPlan& memory_plan() const override { return plan_.memory; }
   const std::vector<std::string>& kv_notes() const override { return kv_notes_; }
-  EngineStats Stats() const override { return core_->Stats(); }
+  EngineStats Stats() const override {
+    EngineStats stats = core_->Stats();
+    for (int rank = 0; parts_.group != nullptr && rank < parts_.group->ranks(); ++rank) {
+      stats.parts.push_back(
+          {fmt::format("rank {}", rank), 0, 0, engine::PublishedStats(*parts_.group, rank)});
+    }
+    return stats;
+  }
   const SamplingParams& default_sampling() const override { return parts_.sampling; }
 
   std::shared_ptr<RequestHandle> Submit(Request request) override {
@@ -186,6 +195,10 @@ class EngineImpl final : public Engine {
 std::unique_ptr<Engine> LoadEngine(const engine::ModelSource& source,
                                    const EngineOptions& options) {
   options.Validate();
+  if (options.data_parallel > 1) {
+    return engine::LoadReplicas(options,
+                                [&](const EngineOptions& own) { return LoadEngine(source, own); });
+  }
   if (options.tensor_parallel == 1) {
     return std::make_unique<EngineImpl>(engine::LoadParts(source, options, nullptr), options);
   }

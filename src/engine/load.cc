@@ -26,7 +26,7 @@ namespace {
 
 // Share of the free memory that a budget takes by default; the rest is for the program itself and
 // for programs started later.
-constexpr double kDefaultShare = 0.9;
+uint64_t ShareOf(uint64_t free) { return free - free / 10; }
 
 Parts Begin(const EngineOptions& options, std::string name,
             std::shared_ptr<parallel::ProcessGroup> group) {
@@ -51,11 +51,7 @@ Parts Begin(const EngineOptions& options, std::string name,
   parts.stream = parts.machine.compute().CreateStream();
   if (options.deterministic) MakeBatchInvariant(*parts.stream);
   // Measured before the weights are loaded; otherwise mapped files would count twice.
-  parts.budget =
-      options.memory > 0
-          ? options.memory
-          : static_cast<uint64_t>(kDefaultShare *
-                                  static_cast<double>(parts.machine.cpu->Info().free_memory));
+  parts.budget = options.memory > 0 ? options.memory : DefaultMemory();
   if (parts.machine.gpu != nullptr) {
     const uint64_t free = parts.machine.gpu->Info().free_memory;
     if (options.kv.device_memory > free) {
@@ -63,9 +59,7 @@ Parts Begin(const EngineOptions& options, std::string name,
                           FormatBytes(options.kv.device_memory), parts.machine.gpu->Info().name,
                           FormatBytes(free));
     }
-    parts.gpu_budget = options.kv.device_memory > 0
-                           ? options.kv.device_memory
-                           : static_cast<uint64_t>(kDefaultShare * static_cast<double>(free));
+    parts.gpu_budget = options.kv.device_memory > 0 ? options.kv.device_memory : ShareOf(free);
   }
   if (group == nullptr) return parts;
   // All ranks plan the same: with the least that one of them has, and a share of the host.
@@ -181,6 +175,8 @@ void MakeRandom(uint64_t seed, const EngineOptions& options, Parts* parts) {
 }
 
 }  // namespace
+
+uint64_t DefaultMemory() { return ShareOf(CpuDevice(1).Info().free_memory); }
 
 Parts LoadParts(const ModelSource& source, const EngineOptions& options,
                 std::shared_ptr<parallel::ProcessGroup> group) {

@@ -16,6 +16,9 @@ struct ModelSource {
   std::optional<uint64_t> seed;  // of a shape's random weights; none: `model` has files
 };
 
+// The memory that an engine takes by default: 90% of what is free on the host at present.
+uint64_t DefaultMemory();
+
 // Throws what Engine::Load and Engine::Random throw. group: null without tensor parallelism; then
 // the options are this rank's (OptionsOfRank), and the parts are of its part of the model.
 Parts LoadParts(const ModelSource& source, const EngineOptions& options,

@@ -64,6 +64,11 @@ Rows EngineRows() {
 
 Rows ServingRows() {
   return {
+      Row("data_parallel", &O::data_parallel, Whole(1, 64),
+          "Engines with the whole model, with a GPU each if there are any; requests go to the one "
+          "that knows their prompt's beginning, or has the fewest; --memory, --host-memory and "
+          "--prefix-store-size are of all together, --device-memory, --threads and --max-batch of "
+          "each"),
       Row("prefill_chunk_beside_decode", &O::prefill_chunk_beside_decode, Tokens(-1, 1 << 20),
           "Prompt tokens in a step while other sequences decode; fewer make their tokens come more "
           "evenly; 0: --prefill-chunk; -1: 128 on a CPU, a quarter of --prefill-chunk on a "
@@ -118,6 +123,10 @@ void EngineOptions::Validate(OptionNames names) const {
   if (!prefix_store.empty() && !prefix_cache) {
     throw InvalidArgument("{} {}: it needs {} on", name("prefix_store"), prefix_store.string(),
                           name("prefix_cache"));
+  }
+  if (data_parallel > 1 && tensor_parallel > 1) {
+    throw InvalidArgument("{} {}: not together with {} {}; use one of them", name("data_parallel"),
+                          data_parallel, name("tensor_parallel"), tensor_parallel);
   }
   try {
     model::Quantization::Parse(quantize);

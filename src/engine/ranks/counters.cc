@@ -44,36 +44,17 @@ T Read(Board* from) {
   return value;
 }
 
-void Add(const kv::Traffic& more, kv::Traffic* sum) {
-  sum->rows += more.rows;
-  sum->bytes += more.bytes;
-}
-
-void AddTraffic(const kv::Stats& more, kv::Stats* sum) {
-  sum->bytes_read += more.bytes_read;
-  sum->bytes_written += more.bytes_written;
-  sum->bytes_scored += more.bytes_scored;
-  Add(more.miss, &sum->miss);
-  Add(more.prefetch, &sum->prefetch);
-  Add(more.fill, &sum->fill);
-  Add(more.spill, &sum->spill);
-  Add(more.prefill, &sum->prefill);
-  Add(more.admit, &sum->admit);
-  Add(more.stream, &sum->stream);
-  Add(more.activations, &sum->activations);
-  sum->rows_recomputed += more.rows_recomputed;
-  sum->lookups += more.lookups;
-  sum->hits += more.hits;
-  sum->verified += more.verified;
-  sum->corrected += more.corrected;
-}
-
 }  // namespace
 
 void PublishCounters(const parallel::ProcessGroup& group, const kv::Cache& cache) {
   Board board = group.board(group.rank());
   Write(cache.GetStats(), &board);
   for (const kv::HeadCounters& head : cache.Heads()) Write(head, &board);
+}
+
+kv::Stats PublishedStats(const parallel::ProcessGroup& group, int rank) {
+  Board board = group.board(rank);
+  return Read<kv::Stats>(&board);
 }
 
 RankCounters::RankCounters(const parallel::ProcessGroup& group, const model::ModelConfig& part,
@@ -83,7 +64,7 @@ RankCounters::RankCounters(const parallel::ProcessGroup& group, const model::Mod
     heads_.resize(static_cast<size_t>(part.layers * part.shard.whole->kv_heads));
   }
   // What the ranks of an engine before have written.
-  for (int rank = 1; rank < group.ranks(); ++rank) {
+  for (int rank = 0; rank < group.ranks(); ++rank) {
     Board board = group.board(rank);
     Write(kv::Stats(), &board);
     for (size_t i = 0; i < own.Heads().size(); ++i) Write(kv::HeadCounters(), &board);
@@ -91,21 +72,27 @@ RankCounters::RankCounters(const parallel::ProcessGroup& group, const model::Mod
 }
 
 kv::Stats RankCounters::Stats() {
-  kv::Stats sum = own_.GetStats();
+  PublishCounters(group_, own_);
+  kv::Stats sum;
+  kv::Stats first;
   std::ranges::fill(heads_, kv::HeadCounters());
-  const std::span<const kv::HeadCounters> own = own_.Heads();
   const int64_t whole = part_.shard.whole->kv_heads;
   for (int rank = 0; rank < group_.ranks(); ++rank) {
     Board board = group_.board(rank);
-    if (rank > 0) AddTraffic(Read<kv::Stats>(&board), &sum);
-    const int64_t first = HeadsOfRank(part_, rank).first_kv;
-    for (size_t i = 0; i < own.size(); ++i) {
+    const auto stats = Read<kv::Stats>(&board);
+    if (rank == 0) first = stats;
+    sum += stats;
+    const int64_t first_head = HeadsOfRank(part_, rank).first_kv;
+    for (size_t i = 0; i < own_.Heads().size(); ++i) {
       const auto layer = static_cast<int64_t>(i) / part_.kv_heads;
-      const auto head = first + static_cast<int64_t>(i) % part_.kv_heads;
-      heads_[static_cast<size_t>(layer * whole + head)] +=
-          rank == 0 ? own[i] : Read<kv::HeadCounters>(&board);
+      const auto head = first_head + static_cast<int64_t>(i) % part_.kv_heads;
+      heads_[static_cast<size_t>(layer * whole + head)] += Read<kv::HeadCounters>(&board);
     }
   }
+  sum.peak = first.peak;
+  sum.used = first.used;
+  sum.provided = first.provided;
+  sum.capacity = first.capacity;
   return sum;
 }
 

@@ -12,6 +12,8 @@ namespace litecache::engine {
 
 // Writes this rank's counters where rank 0 reads them.
 void PublishCounters(const parallel::ProcessGroup& group, const kv::Cache& cache);
+// What a rank has written last; for any thread.
+kv::Stats PublishedStats(const parallel::ProcessGroup& group, int rank);
 
 // Rank 0's view. The others' counters may lack their last step.
 class RankCounters {
@@ -21,6 +23,7 @@ class RankCounters {
                const kv::Cache& own);
 
   // Traffic, lookups and hits of all ranks; memory, for which every rank plans the same, of one.
+  // Publishes rank 0's.
   kv::Stats Stats();
   // [layers][all KV heads], as of the last Stats(); empty for policies without lookups. The address
   // never changes.

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <cctype>
 #include <chrono>
 #include <exception>
@@ -12,8 +11,8 @@
 
 #include "base/error.h"
 #include "base/logging.h"
-#include "base/thread_pool.h"
 #include "engine/engine_plan.h"
+#include "engine/machine_share.h"
 #include "engine/ranks/calls.h"
 #include "engine/ranks/follower.h"
 #include "litecache/options.h"
@@ -79,16 +78,11 @@ void TellLoad(parallel::ProcessGroup& group, const ModelSource& source,
 
 EngineOptions OptionsOfRank(const EngineOptions& options, const parallel::ProcessGroup& group) {
   const int ranks = group.ranks();
-  EngineOptions own = options;
-  own.device = parallel::DeviceOfRank(options.device, group.rank());
-  if (own.threads == 0) own.threads = std::max(1, AvailableCores() / ranks);
-  own.memory /= static_cast<uint64_t>(ranks);
-  own.kv.host_memory /= static_cast<uint64_t>(ranks);
+  EngineOptions own = ShareOfMachine(options, group.rank(), ranks);
   const std::string& heads = options.kv.resident_heads;
   if (!heads.empty() && std::isdigit(static_cast<unsigned char>(heads.front())) != 0) {
     own.kv.resident_heads = std::to_string((std::stoll(heads) + ranks - 1) / ranks);
   }
-  own.show_progress = options.show_progress && group.rank() == 0;
   return own;
 }
 

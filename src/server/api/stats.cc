@@ -54,6 +54,18 @@ Json KvStatsJson(const kv::Stats& kv) {
           {"rows_recomputed", kv.rows_recomputed}};
 }
 
+// Of the ranks or replicas; empty without.
+Json PartsJson(const std::vector<PartStats>& parts) {
+  Json json = Json::array();
+  for (const PartStats& part : parts) {
+    json.push_back({{"name", part.name},
+                    {"running", part.running},
+                    {"waiting", part.waiting},
+                    {"kv", KvStatsJson(part.kv)}});
+  }
+  return json;
+}
+
 Json StatsJson(const ServedModel& model, double seconds, int64_t requests) {
   const EngineStats stats = model.engine->Stats();
   const int64_t waiting = std::min(stats.waiting, requests);
@@ -65,6 +77,7 @@ Json StatsJson(const ServedModel& model, double seconds, int64_t requests) {
             {"generated", stats.generated_tokens},
             {"steps", stats.steps}}},
           {"kv", KvStatsJson(stats.kv)},
+          {"parts", PartsJson(stats.parts)},
           {"heads", stats.kv_heads.empty()
                         ? Json()
                         : HeadsJson(stats.kv_heads, model.engine->memory_plan().layers)}};

@@ -1,6 +1,7 @@
 #include "server/metrics/metrics.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace litecache::server {
 namespace {
@@ -63,6 +64,39 @@ void AddKv(const kv::Stats& kv, Page* page) {
   for (const auto& [kind, moved] : traffic) {
     text.Sample("litecache_link_rows_total", {{"kind", kind}}, static_cast<double>(moved->rows));
   }
+}
+
+// With several ranks or replicas: what each of them has.
+void AddParts(const std::vector<PartStats>& parts, Exposition* text) {
+  if (parts.empty()) return;
+  const auto add = [&](const char* name, const char* type, const char* help, auto value) {
+    text->Family(name, type, help);
+    for (const PartStats& part : parts) {
+      text->Sample(name, {{"part", part.name}}, static_cast<double>(value(part)));
+    }
+  };
+  const auto tiers = [&](const char* name, const char* help, kv::TierBytes kv::Stats::*bytes) {
+    text->Family(name, "gauge", help);
+    for (const PartStats& part : parts) {
+      const kv::TierBytes& tier = part.kv.*bytes;
+      text->Sample(name, {{"part", part.name}, {"tier", "device"}},
+                   static_cast<double>(tier.device));
+      text->Sample(name, {{"part", part.name}, {"tier", "host"}}, static_cast<double>(tier.host));
+    }
+  };
+  add("litecache_part_sequences_running", "gauge", "Samples of a replica; 0 for ranks.",
+      [](const PartStats& part) { return part.running; });
+  add("litecache_part_requests_waiting", "gauge", "Requests in a replica's queue; 0 for ranks.",
+      [](const PartStats& part) { return part.waiting; });
+  tiers("litecache_part_kv_used_bytes", "KV cache of a rank or replica in use.", &kv::Stats::used);
+  tiers("litecache_part_kv_capacity_bytes", "Its budget.", &kv::Stats::capacity);
+  add("litecache_part_kv_lookups_total", "counter",
+      "Its decode steps of a KV head that chose rows.",
+      [](const PartStats& part) { return part.kv.lookups; });
+  add("litecache_part_kv_hits_total", "counter", "Of these, that reused rows.",
+      [](const PartStats& part) { return part.kv.hits; });
+  add("litecache_part_link_bytes_total", "counter", "Bytes between its tiers.",
+      [](const PartStats& part) { return part.kv.moved().bytes; });
 }
 
 void AddPrefixes(const PrefixStats& prefix, Page* page) {
@@ -137,6 +171,7 @@ std::string MetricsText(const Metrics& metrics, const HttpCounters& http, const 
   text.Add("litecache_request_prompt_tokens", metrics.prompt_tokens, "Prompt lengths.");
   AddKv(engine.kv, &page);
   AddPrefixes(engine.prefix, &page);
+  AddParts(engine.parts, &text);
   page.Gauge("litecache_http_connections", "Open connections.", http.connections.load());
   page.Gauge("litecache_http_requests_open", "Requests of any kind that are not answered yet.",
              http.exchanges.load());
