@@ -65,8 +65,9 @@ class Oracle {
 
 class ExpertSlotsTest : public GpuTest {
  protected:
-  // A life of a layer's slots.
-  void Run(int64_t experts, int64_t slots, int64_t active, int64_t most_rows) {
+  // A life of a layer's slots. elsewhere: further experts of the layer, which are not here.
+  void Run(int64_t experts, int64_t slots, int64_t active, int64_t most_rows,
+           int64_t elsewhere = 0) {
     SCOPED_TRACE(::testing::Message()
                  << slots << " slots for " << experts << " experts, " << active << " a row");
     auto random = testing::TestRandom();
@@ -99,8 +100,8 @@ class ExpertSlotsTest : public GpuTest {
     for (int step = 0; step < 40; ++step) {
       const auto rows = static_cast<int64_t>(random() % static_cast<uint64_t>(most_rows)) + 1;
       std::vector<int32_t> routed;
-      std::vector<int32_t> order(static_cast<size_t>(experts));
-      for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(i);
+      std::vector<int32_t> order(static_cast<size_t>(experts + elsewhere), Routing::kElsewhere);
+      for (int32_t i = 0; i < experts; ++i) order[static_cast<size_t>(i)] = i;
       for (int64_t row = 0; row < rows; ++row) {
         std::ranges::shuffle(order, random);
         routed.insert(routed.end(), order.begin(), order.begin() + active);
@@ -108,7 +109,9 @@ class ExpertSlotsTest : public GpuTest {
       const Routing routing{
           .experts = DeviceMemory::Upload(routed), .rows = rows, .active = active};
       AdmitExperts(AsCuda(*stream_), routing, layer);
-      oracle.Step({routed.begin(), routed.end()});
+      std::set<int32_t> used(routed.begin(), routed.end());
+      used.erase(Routing::kElsewhere);
+      oracle.Step(used);
       const ExpertSlotState state = Download(layer.state, 1)[0];
       EXPECT_EQ(state.lookups, oracle.lookups);
       EXPECT_EQ(state.hits, oracle.hits);
@@ -145,6 +148,7 @@ TEST_F(ExpertSlotsTest, HaveTheExpertsUsedLast) {
   Run(128, 50, 8, 2);
   Run(5, 5, 2, 2);
   Run(7, 0, 2, 1);
+  Run(10, 4, 3, 2, 20);
 }
 
 class SlottedExpertsTest : public ExpertsTest {

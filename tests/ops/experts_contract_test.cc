@@ -39,6 +39,18 @@ TEST_F(ExpertsTest, RoutesToTheLargestLogits) {
             shared ? OnDevice(share) : MatrixView());
       const std::vector<int32_t> got = Download(routing.experts, count);
       const std::vector<float> weights = Download(routing.weights, count);
+      if (!shared) {
+        RandomRouting all;
+        all.experts = got;
+        all.weights = weights;
+        for (const ExpertRange& range : Ranges({rows, 0, 0, experts, active})) {
+          const Routing part{Poisoned<int32_t>(count), Poisoned<float>(count), rows, sent};
+          Route(*stream_, OnDevice(logits), normalized, part, {}, range);
+          const RandomRouting here = all.Here(range, active);
+          EXPECT_EQ(Download(part.experts, count), here.experts);
+          EXPECT_EQ(Download(part.weights, count), here.weights);
+        }
+      }
       for (int64_t row = 0; row < rows; ++row) {
         std::vector<int32_t> order(static_cast<size_t>(experts));
         std::iota(order.begin(), order.end(), 0);
@@ -98,18 +110,26 @@ class PlainExpertsTest : public ExpertsTest {
     }
     const RandomRouting routing(random_, shape);
     const Matrix y = Matrix::Normal(random_, DType::kF32, shape.rows, shape.hidden, padding);
-    const Reference reference = Refer(shape, x, values, routing, y, function, RoundingWith(dtype));
-    ForEachVariant([&] {
-      const auto upload = [&](const std::vector<Matrix>& all, int part) {
-        std::vector<const void*> data;
-        for (const Matrix& matrix : all) data.push_back(OnDevice(matrix).data);
-        MatrixView type = all.front().view();
-        type.data = nullptr;
-        return Table(type, data, values.biases[part]);
-      };
-      const ExpertLayer layer{upload(values.gate, 0), upload(values.up, 1), upload(values.down, 2)};
-      Compare(shape, reference, Run(x, Upload(shape, routing), layer, y, function));
-    });
+    for (const ExpertRange& range : Ranges(shape)) {
+      SCOPED_TRACE(fmt::format("experts from {}", range.first));
+      const Reference reference =
+          Refer(shape, x, values, routing.Within(range), y, function, RoundingWith(dtype));
+      ForEachVariant([&] {
+        const auto upload = [&](const std::vector<Matrix>& all, int part) {
+          std::vector<const void*> data;
+          for (const Matrix& matrix : all) data.push_back(OnDevice(matrix).data);
+          MatrixView type = all.front().view();
+          type.data = nullptr;
+          return Table(type, data, values.biases[part], range);
+        };
+        const ExpertLayer layer{.gate = upload(values.gate, 0),
+                                .up = upload(values.up, 1),
+                                .down = upload(values.down, 2),
+                                .elsewhere = shape.experts - range.count};
+        const Routing here = Upload(shape, routing.Here(range, shape.active));
+        Compare(shape, reference, Run(x, here, layer, y, function));
+      });
+    }
   }
 
  private:

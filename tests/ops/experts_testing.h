@@ -29,6 +29,7 @@ struct RandomRouting {
   std::vector<int32_t> experts;
   std::vector<float> weights;
 
+  RandomRouting() = default;
   RandomRouting(Random& random, const ExpertShape& shape) {
     std::vector<int32_t> order(static_cast<size_t>(shape.experts));
     for (int64_t row = 0; row < shape.rows; ++row) {
@@ -42,7 +43,44 @@ struct RandomRouting {
       }
     }
   }
+
+  // With weights of 0 for the experts that are not in the range.
+  RandomRouting Within(const ExpertRange& range) const {
+    RandomRouting within = *this;
+    for (size_t i = 0; i < experts.size(); ++i) {
+      if (!IsIn(range, experts[i])) within.weights[i] = 0;
+    }
+    return within;
+  }
+  // As Route() leaves it where only the experts of a range are here.
+  RandomRouting Here(const ExpertRange& range, int64_t active) const {
+    RandomRouting here = *this;
+    for (size_t row = 0; row < experts.size(); row += static_cast<size_t>(active)) {
+      const size_t end = row + static_cast<size_t>(active);
+      size_t next = row;
+      for (size_t i = row; i < end; ++i) {
+        if (!IsIn(range, experts[i])) continue;
+        here.experts[next] = experts[i] - static_cast<int32_t>(range.first);
+        here.weights[next++] = weights[i];
+      }
+      for (; next < end; ++next) {
+        here.experts[next] = Routing::kElsewhere;
+        here.weights[next] = 0;
+      }
+    }
+    return here;
+  }
+
+ private:
+  static bool IsIn(const ExpertRange& range, int32_t expert) {
+    return expert >= range.first && expert < range.first + range.count;
+  }
 };
+
+// All of a layer's experts, half of them, and one to which most rows are not sent.
+inline std::vector<ExpertRange> Ranges(const ExpertShape& shape) {
+  return {{0, shape.experts}, {shape.experts / 3, (shape.experts + 1) / 2}, {shape.experts - 1, 1}};
+}
 
 class ExpertsTest : public DenseTest {
  protected:
@@ -105,7 +143,16 @@ class ExpertsTest : public DenseTest {
             .rows = shape.rows,
             .active = shape.active};
   }
-  // data: each expert's matrix on the device.
+  // data: each expert's matrix on the device. biases: of all.
+  ExpertMatrices Table(const MatrixView& type, const std::vector<const void*>& data,
+                       const std::vector<float>& biases, const ExpertRange& range) {
+    const auto part = [](const auto& all, int64_t first, int64_t count) {
+      return std::vector(all.begin() + first, all.begin() + first + count);
+    };
+    const int64_t rows = biases.empty() ? 0 : type.rows;
+    return Table(type, part(data, range.first, range.count),
+                 part(biases, range.first * rows, range.count * rows));
+  }
   ExpertMatrices Table(const MatrixView& type, const std::vector<const void*>& data,
                        const std::vector<float>& biases = {}) {
     return {.type = type,

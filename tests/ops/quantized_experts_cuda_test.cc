@@ -15,15 +15,14 @@ class QuantizedExpertsTest : public ExpertsTest {
   };
   // The matrices of all experts: packed, on the device, and their values.
   struct Weights {
-    ExpertMatrices packed;
+    MatrixView type;
+    std::vector<const void*> packed;
     std::vector<Matrix> values;
   };
 
-  Weights Make(std::string_view format, int64_t experts, int64_t out, int64_t in, bool rounded,
-               const std::vector<float>& biases) {
+  Weights Make(std::string_view format, int64_t experts, int64_t out, int64_t in, bool rounded) {
     Weights weights;
-    std::vector<const void*> data;
-    MatrixView type;
+    MatrixView& type = weights.type;
     for (int64_t expert = 0; expert < experts; ++expert) {
       BlockWeights blocks(random_, format, out, in);
       Matrix& values = weights.values.emplace_back(DType::kF32, out, in);
@@ -33,13 +32,12 @@ class QuantizedExpertsTest : public ExpertsTest {
           values.Set(o, i, rounded ? static_cast<float>(RoundTo(DType::kBF16, value)) : value);
         }
       }
-      data.push_back(DeviceMemory::Upload(blocks.Packed()));
+      weights.packed.push_back(DeviceMemory::Upload(blocks.Packed()));
       type = blocks.view();
     }
     type.data = nullptr;
     type.row_bytes =
         static_cast<int64_t>(PackedBytes(*type.format, kPackedRows, type.cols) / kPackedRows);
-    weights.packed = Table(type, data, biases);
     return weights;
   }
 
@@ -65,21 +63,30 @@ class QuantizedExpertsTest : public ExpertsTest {
       }
     }
     const Weights gate =
-        Make(formats.gate, shape.experts, shape.intermediate, shape.hidden, rounded, biases[0]);
-    const Weights up =
-        Make(formats.up, shape.experts, shape.intermediate, shape.hidden, rounded, biases[1]);
+        Make(formats.gate, shape.experts, shape.intermediate, shape.hidden, rounded);
+    const Weights up = Make(formats.up, shape.experts, shape.intermediate, shape.hidden, rounded);
     const Weights down =
-        Make(formats.down, shape.experts, shape.hidden, shape.intermediate, rounded, biases[2]);
+        Make(formats.down, shape.experts, shape.hidden, shape.intermediate, rounded);
     const Matrix x = Matrix::Normal(random_, DType::kBF16, shape.rows, shape.hidden, 8, x_scale);
     const Matrix y = Matrix::Normal(random_, DType::kF32, shape.rows, shape.hidden, 8);
     const RandomRouting routing(random_, shape);
     // Where gate and up are of two layouts, a half is rounded before they are multiplied.
     const double rounding = (formats.gate == formats.up ? 1 : 2) * Rounding(DType::kBF16);
-    const Reference reference =
-        Refer(shape, x, {gate.values, up.values, down.values, {biases[0], biases[1], biases[2]}},
-              routing, y, function, rounding);
-    Compare(shape, reference,
-            Run(x, Upload(shape, routing), {gate.packed, up.packed, down.packed}, y, function));
+    for (const ExpertRange& range : Ranges(shape)) {
+      SCOPED_TRACE(fmt::format("experts from {}", range.first));
+      const Reference reference =
+          Refer(shape, x, {gate.values, up.values, down.values, {biases[0], biases[1], biases[2]}},
+                routing.Within(range), y, function, rounding);
+      const auto part = [&](const Weights& weights, int index) {
+        return Table(weights.type, weights.packed, biases[index], range);
+      };
+      const ExpertLayer layer{.gate = part(gate, 0),
+                              .up = part(up, 1),
+                              .down = part(down, 2),
+                              .elsewhere = shape.experts - range.count};
+      const Routing here = Upload(shape, routing.Here(range, shape.active));
+      Compare(shape, reference, Run(x, here, layer, y, function));
+    }
     stream_->Synchronize();
     buffers_.clear();
   }

@@ -33,7 +33,8 @@ __global__ void __launch_bounds__(kThreads)
     }
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      if (begin + i >= active) continue;
+      // Experts that are elsewhere have a weight of 0 and no output.
+      if (begin + i >= active || factors[i] == 0) continue;
 #pragma unroll
       for (int c = 0; c < kWidth; ++c) {
         sum[c] = fmaf(factors[i], static_cast<float>(values[i].at[c]), sum[c]);

@@ -55,13 +55,16 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   __shared__ const __nv_bfloat16* matrices[kMostActiveExperts];
   __shared__ float weights[kMostActiveExperts];
   __shared__ int32_t experts[kMostActiveExperts];
-  for (int i = static_cast<int>(threadIdx.x); i < a.active; i += kWarps * 32) {
-    const int32_t expert = __ldcg(a.experts + row * a.active + i);
-    matrices[i] = static_cast<const __nv_bfloat16*>(AddressOf(a.data, expert));
-    experts[i] = expert;
-    weights[i] = __ldcg(a.weights + row * a.active + i);
+  static_assert(kWarps * 32 >= kMostActiveExperts);
+  const auto own = static_cast<int>(threadIdx.x);
+  const int32_t expert =
+      own < a.active ? __ldcg(a.experts + row * a.active + own) : Routing::kElsewhere;
+  if (expert != Routing::kElsewhere) {
+    matrices[own] = static_cast<const __nv_bfloat16*>(AddressOf(a.data, expert));
+    experts[own] = expert;
+    weights[own] = __ldcg(a.weights + row * a.active + own);
   }
-  __syncthreads();
+  const int32_t active = __syncthreads_count(expert != Routing::kElsewhere ? 1 : 0);
 
   // Beyond the last output its row is read again and the result is dropped.
   const int64_t offset = min(first + g, a.outputs - 1) * a.stride + q * kChunk;
@@ -72,7 +75,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   load.Advance(warp * kUnit, end);
   Position ahead = load;
   const auto load_weights = [&](UnitRow& unit) {
-    const bool has = load.pair < a.active;
+    const bool has = load.pair < active;
     unit = LoadWeights(matrices[has ? load.pair : 0] + offset, load.k, has ? depth - load.k : 0);
     load.Advance(kTurn, end);
   };
@@ -85,7 +88,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   float total = 0;
   if (writes && a.biases.data != nullptr) {
 #pragma unroll 4
-    for (int32_t i = 0; i < a.active; ++i) {
+    for (int32_t i = 0; i < active; ++i) {
       total = fmaf(weights[i], a.biases.At(experts[i], first + output), total);
     }
   }
@@ -95,7 +98,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   const __nv_bfloat16* const h = a.h + int64_t{row} * a.active * a.h_stride + q * kChunk;
   float next_weight;
   const auto load_x = [&] {
-    const bool has = ahead.pair < a.active;
+    const bool has = ahead.pair < active;
     const int32_t pair = has ? ahead.pair : 0;
     next_weight = has ? weights[pair] : 0;
     const UnitRow x = LoadX(h + pair * a.h_stride, ahead.k, has && g == 0 ? depth - ahead.k : 0);
@@ -104,7 +107,7 @@ __global__ void __launch_bounds__(kWarps * 32, kBlocks)
   };
   UnitRow next = load_x();
   float sum[2] = {};
-  for (int32_t unit = warp; unit < a.active * units; unit += kRing * kWarps) {
+  for (int32_t unit = warp; unit < active * units; unit += kRing * kWarps) {
 #pragma unroll
     for (int r = 0; r < kRing; ++r) {
       const UnitRow x = next;

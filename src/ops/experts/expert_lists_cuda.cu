@@ -18,7 +18,7 @@ struct ListArguments {
   ExpertTile* tiles;
 };
 
-// Calls f(pair, its expert) for every pair.
+// Calls f(pair, its expert) for every pair whose expert is here.
 template <typename F>
 __device__ inline void ForEachPair(const ListArguments& a, const F& f) {
   for (int32_t begin = static_cast<int32_t>(threadIdx.x); begin < a.pairs;
@@ -27,12 +27,11 @@ __device__ inline void ForEachPair(const ListArguments& a, const F& f) {
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
       const int32_t pair = begin + i * kThreads;
-      experts[i] = pair < a.pairs ? a.experts[pair] : 0;
+      experts[i] = pair < a.pairs ? a.experts[pair] : Routing::kElsewhere;
     }
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      const int32_t pair = begin + i * kThreads;
-      if (pair < a.pairs) f(pair, experts[i]);
+      if (experts[i] != Routing::kElsewhere) f(begin + i * kThreads, experts[i]);
     }
   }
 }
@@ -92,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) ListKernel(const ListArguments a) {
 }
 
 int64_t MostTiles(int64_t pairs, int64_t experts, int64_t tile_rows) {
-  return std::min(pairs, experts) + pairs / tile_rows;
+  return std::min(pairs, experts + pairs / tile_rows);
 }
 
 uint64_t OrderBytes(int64_t pairs) { return (static_cast<uint64_t>(pairs) * 4 + 255) / 256 * 256; }
@@ -120,7 +119,10 @@ ExpertLists ListExperts(CudaStream& stream, const Routing& routing, int64_t expe
                                   .most_tiles = most_tiles,
                                   .order = order,
                                   .tiles = tiles});
-  return {.order = order, .tiles = tiles, .most_tiles = most_tiles};
+  return {.order = order,
+          .tiles = tiles,
+          .most_tiles = most_tiles,
+          .tile_rows = static_cast<int32_t>(tile_rows)};
 }
 
 }  // namespace litecache::ops::cuda

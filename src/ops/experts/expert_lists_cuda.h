@@ -1,7 +1,7 @@
 // The rows that each expert gets, grouped on the GPU: what the products of experts read.
 //
 // A pair is a row and one of its experts: pair p = row * active + i. Activations behind the first
-// products have a row for every pair.
+// products have a row for every pair. Pairs whose expert is elsewhere are in no list.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +20,9 @@ struct ExpertLists {
   const int32_t* order = nullptr;     // [pairs], ascending by expert; null: the pairs themselves
   const ExpertTile* tiles = nullptr;  // [most_tiles], ascending by expert, those without pairs last
   int32_t most_tiles = 0;             // known without the routing
+  int32_t tile_rows = 1;              // of a tile, at most
+  // Without an order: of the pairs, only those before the first one whose expert is elsewhere.
+  bool leading = false;
 };
 
 // Bytes of memory for lists of `pairs` pairs in tiles of `tile_rows`.

@@ -46,7 +46,9 @@ __global__ void __launch_bounds__(kThreads)
   __syncthreads();
   WaitForKernelBefore();
   LetNextKernelStart();
-  for (int32_t pair = i; pair < pairs; pair += kThreads) is_used[experts[pair]] = 1;
+  for (int32_t pair = i; pair < pairs; pair += kThreads) {
+    if (experts[pair] != Routing::kElsewhere) is_used[experts[pair]] = 1;
+  }
   __syncthreads();
   ExpertSlotState& state = *slots.state;
   const uint32_t step = state.step + 1;

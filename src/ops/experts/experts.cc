@@ -17,8 +17,9 @@ void CheckShapes(const MatrixView& x, const Routing& routing, const ExpertLayer&
                y.stride >= hidden,
            "x [{}, {}], y [{}, {}]", x.rows, x.cols, y.rows, y.cols);
   LC_CHECK(routing.rows == x.rows && routing.active >= 1 && routing.active <= kMostActiveExperts &&
-               routing.active <= count && count <= kMostExperts,
-           "{} rows, {} of {} experts for {} rows", routing.rows, routing.active, count, x.rows);
+               routing.active <= layer.all() && layer.all() <= kMostExperts,
+           "{} rows, {} of {} experts for {} rows", routing.rows, routing.active, layer.all(),
+           x.rows);
   for (const ExpertMatrices* matrices : {&layer.gate, &layer.up, &layer.down}) {
     const bool down = matrices == &layer.down;
     LC_CHECK(matrices->count == count && matrices->type.rows == (down ? hidden : intermediate) &&
@@ -31,7 +32,7 @@ void CheckShapes(const MatrixView& x, const Routing& routing, const ExpertLayer&
 }  // namespace
 
 void Route(Stream& stream, const MatrixView& logits, bool normalized, const Routing& routing,
-           const MatrixView& share) {
+           const MatrixView& share, const ExpertRange& own) {
   const int64_t shared = share.rows > 0 ? 1 : 0, routed = routing.active - shared;
   LC_CHECK(logits.dtype == DType::kF32 && logits.rows == routing.rows && logits.cols >= 1 &&
                logits.cols <= kMostExperts && routed >= 1 && routed <= logits.cols &&
@@ -40,12 +41,18 @@ void Route(Stream& stream, const MatrixView& logits, bool normalized, const Rout
            routing.rows);
   LC_CHECK(shared == 0 ||
            (share.dtype == DType::kF32 && share.rows == routing.rows && share.cols == 1));
+  const ExpertRange here = own.count > 0 ? own : ExpertRange{0, logits.cols};
+  LC_CHECK(here.first >= 0 && here.first + here.count <= logits.cols &&
+               (shared == 0 || here.count == logits.cols),
+           "experts [{}, {}) of {}", here.first, here.first + here.count, logits.cols);
   if (routing.rows == 0) return;
   const SectionScope section(stream, Section::kProducts);
   if constexpr (cuda::kAvailable) {
-    if (cuda::RunsHere(stream)) return cuda::Route(stream, logits, normalized, routing, share);
+    if (cuda::RunsHere(stream)) {
+      return cuda::Route(stream, logits, normalized, routing, share, here);
+    }
   }
-  cpu::Route(logits, normalized, routing, share);
+  cpu::Route(logits, normalized, routing, share, here);
 }
 
 uint64_t ExpertScratchBytes(DeviceType device, const ExpertLayer& layer, int64_t rows,

@@ -12,10 +12,21 @@ namespace litecache::ops {
 // The most experts of a layer, and the most of them for a row.
 inline constexpr int64_t kMostExperts = 1024, kMostActiveExperts = 64;
 
+// Where the experts of a layer are divided among ranks (model/shard.h), those of one: `count` from
+// `first` on. count 0: all are here.
+struct ExpertRange {
+  int64_t first = 0, count = 0;
+};
+
 // Which experts rows are sent to; memory of the stream's device.
 struct Routing {
-  int32_t* experts = nullptr;  // [rows, active], by descending weight
-  float* weights = nullptr;    // [rows, active]
+  static constexpr int32_t kElsewhere = -1;
+
+  // [rows, active], by descending weight. Where only a range of the experts is here, they are
+  // counted from its first, and behind those of a row kElsewhere, of weight 0, stands for each of
+  // the others.
+  int32_t* experts = nullptr;
+  float* weights = nullptr;  // [rows, active]
   int64_t rows = 0;
   int64_t active = 0;  // 1 to kMostActiveExperts, and at most the number of experts
 
@@ -27,9 +38,10 @@ struct Routing {
 // For every row the `active` experts of the largest logits, and softmax(logits) of these; of equal
 // logits, the expert of the lower index. logits [rows, experts] f32. normalized: the weights of a
 // row are divided by their sum. share [rows, 1] f32, if not empty: the last of a row's experts is
-// the one behind those of the logits, with the weight sigmoid(share).
+// the one behind those of the logits, with the weight sigmoid(share). own: the experts that are
+// here; with a share, all.
 void Route(Stream& stream, const MatrixView& logits, bool normalized, const Routing& routing,
-           const MatrixView& share = {});
+           const MatrixView& share = {}, const ExpertRange& own = {});
 
 // One matrix of every expert of a layer.
 struct ExpertMatrices {
@@ -47,9 +59,13 @@ struct ExpertSlots;  // expert_slots_cuda.h
 struct ExpertLayer {
   ExpertMatrices gate, up;  // [intermediate, hidden]
   ExpertMatrices down;      // [hidden, intermediate]
+  // Further experts that rows may be sent to, which are not here.
+  int64_t elsewhere = 0;
   // On a GPU, if the matrices are in host memory: where copies of some of them are, of which the
   // operation keeps those used last. Null: all are in the GPU's memory.
   const ExpertSlots* slots = nullptr;
+
+  int64_t all() const { return gate.count + elsewhere; }
 };
 
 // gate, up and down are parts 0, 1 and 2.
@@ -63,7 +79,8 @@ uint64_t ExpertScratchBytes(DeviceType device, const ExpertLayer& layer, int64_t
                             int64_t active);
 
 // y += sum over a row's experts e of weight(e) * down_e(function(gate_e x, up_e x)), in an order
-// that is always the same; products include their matrices' biases.
+// that is always the same; products include their matrices' biases. Experts that are elsewhere are
+// left out.
 //
 // x [T, hidden] in the products' dtype (f32 on the CPU; on a GPU the weights', bf16 for blocks); y
 // [T, hidden] f32, not overlapping x. Products are those of ops/linear/linear.h; on a GPU with bf16

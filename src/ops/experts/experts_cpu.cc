@@ -67,7 +67,7 @@ void ForEachRow(ThreadPool& pool, const std::vector<Sent>& rows, int64_t cols, c
 }  // namespace
 
 void Route(const MatrixView& logits, bool normalized, const Routing& routing,
-           const MatrixView& share) {
+           const MatrixView& share, const ExpertRange& own) {
   const int64_t routed = routing.active - (share.rows > 0 ? 1 : 0);
   std::array<int32_t, kMostExperts> order;
   const auto experts = std::span(order).first(static_cast<size_t>(logits.cols));
@@ -78,18 +78,25 @@ void Route(const MatrixView& logits, bool normalized, const Routing& routing,
         experts.begin(), experts.begin() + routed, experts.end(),
         [&](int32_t a, int32_t b) { return logit[a] != logit[b] ? logit[a] > logit[b] : a < b; });
     const float most = logit[experts[0]];
+    int32_t* const chosen = routing.experts + row * routing.active;
     float* const weights = routing.weights + row * routing.active;
     float sum = 0;
     for (int64_t i = 0; i < (normalized ? routed : logits.cols); ++i) {
       sum += std::exp(logit[experts[static_cast<size_t>(i)]] - most);
     }
+    int64_t here = 0;
     for (int64_t i = 0; i < routed; ++i) {
       const int32_t expert = experts[static_cast<size_t>(i)];
-      routing.experts[row * routing.active + i] = expert;
-      weights[i] = std::exp(logit[expert] - most) / sum;
+      if (expert < own.first || expert >= own.first + own.count) continue;
+      chosen[here] = static_cast<int32_t>(expert - own.first);
+      weights[here++] = std::exp(logit[expert] - most) / sum;
+    }
+    for (; here < routed; ++here) {
+      chosen[here] = Routing::kElsewhere;
+      weights[here] = 0;
     }
     if (routed == routing.active) continue;
-    routing.experts[row * routing.active + routed] = static_cast<int32_t>(logits.cols);
+    chosen[routed] = static_cast<int32_t>(logits.cols);
     weights[routed] = 1 / (1 + std::exp(-*share.Row<float>(row)));
   }
 }
@@ -105,6 +112,7 @@ void Experts(Stream& stream, const MatrixView& x, const Routing& routing, const 
   for (int64_t row = 0; row < routing.rows; ++row) {
     for (int64_t i = row * routing.active; i < (row + 1) * routing.active; ++i) {
       const int32_t expert = routing.experts[i];
+      if (expert == Routing::kElsewhere) break;
       LC_CHECK(expert >= 0 && expert < layer.gate.count, "expert {}", expert);
       sent[static_cast<size_t>(expert)].push_back({row, routing.weights[i]});
     }

@@ -22,7 +22,7 @@ enum class Way {
   kPairs,           // row_products_cuda.h, without lists
   kTiles,           // the same with lists
   kGrouped,         // grouped_gemm_cuda.h
-  kQuantizedPairs,  // quantized_experts_cuda.h, without lists
+  kQuantizedPairs,  // quantized_experts_cuda.h, without lists, or with lists of single rows
   kQuantizedTiles,  // the same with lists
   kUnpacked,        // the same, by the grouped GEMM; bf16 weights in host memory, too
 };
@@ -51,9 +51,10 @@ bool HasChunks(const MatrixView& m) {
   return m.cols % 8 == 0 && m.stride % 8 == 0 && reinterpret_cast<uintptr_t>(m.data) % 16 == 0;
 }
 
-// x: what enters a product; matrices have no data of their own.
+// x: what enters a product; matrices have no data of their own. experts: wherever they are, so that
+// pairs / experts is the average of one.
 Way NumbersWay(const CudaStream& stream, const Side& side, const MatrixView& x, int64_t rows,
-               int64_t active, bool on_host) {
+               int64_t active, int64_t experts, bool on_host) {
   const MatrixView& type = side.first->type;
   bool chunks = type.dtype == DType::kBF16 && HasChunks(x) && type.rows % 8 == 0;
   for (const ExpertMatrices* matrices : {side.first, side.second}) {
@@ -61,7 +62,7 @@ Way NumbersWay(const CudaStream& stream, const Side& side, const MatrixView& x, 
   }
   if (!chunks) return Way::kPlain;
   if (rows <= kMostExpertPairRows && !stream.batch_invariant()) return Way::kPairs;
-  if (rows <= kInvariantRows || rows * active <= kMostTilePairs * side.first->count) {
+  if (rows <= kInvariantRows || rows * active <= kMostTilePairs * experts) {
     return Way::kTiles;
   }
   // Tiles of an expert would each read its weights over the link.
@@ -69,12 +70,12 @@ Way NumbersWay(const CudaStream& stream, const Side& side, const MatrixView& x, 
 }
 
 Way WayOf(const CudaStream& stream, const Side& side, const MatrixView& x, int64_t rows,
-          int64_t active, bool on_host) {
+          int64_t active, int64_t experts, bool on_host) {
   if (side.second != nullptr) LC_CHECK(IsBlocks(*side.first) == IsBlocks(*side.second));
   if (!IsBlocks(*side.first)) {
-    return NumbersWay(stream, side, x, rows, active, on_host);
+    return NumbersWay(stream, side, x, rows, active, experts, on_host);
   }
-  switch (WayOfQuantizedExperts(rows, active, side.first->count)) {
+  switch (WayOfQuantizedExperts(rows, active, experts)) {
     case QuantizedExpertsWay::kPairs:
       return Way::kQuantizedPairs;
     case QuantizedExpertsWay::kTiles:
@@ -86,15 +87,18 @@ Way WayOf(const CudaStream& stream, const Side& side, const MatrixView& x, int64
 }
 
 // Rows of the tiles in a way's lists; 0: it needs none.
-int64_t TileRowsOf(Way way, int64_t pairs, int64_t experts) {
+int64_t TileRowsOf(Way way, const ExpertLayer& layer, const Routing& routing) {
   switch (way) {
+    case Way::kQuantizedPairs:
+      // Of a single row, those that are here come first.
+      return layer.elsewhere > 0 && routing.rows > 1 ? 1 : 0;
     case Way::kTiles:
       return kExpertTileRows;
     case Way::kQuantizedTiles:
       return kQuantizedExpertRows;
     case Way::kGrouped:
     case Way::kUnpacked:
-      return GroupedTileRows(pairs, experts);
+      return GroupedTileRows(routing.rows * routing.active, layer.all());
     default:
       return 0;
   }
@@ -116,8 +120,10 @@ class Sections {
     h = Take(dtype, pairs, layer.gate.type.rows);
     if (dtype != DType::kBF16) return;
     output = Take(dtype, pairs, layer.gate.type.cols);
-    for (void*& memory : lists) memory = Take(ExpertListBytes(pairs, experts, kLeastTileRows));
-    if (layer.slots != nullptr || IsBlocks(layer.gate) || IsBlocks(layer.down)) {
+    const bool blocks = IsBlocks(layer.gate) || IsBlocks(layer.down);
+    const int64_t tile_rows = blocks && layer.elsewhere > 0 ? 1 : kLeastTileRows;
+    for (void*& memory : lists) memory = Take(ExpertListBytes(pairs, experts, tile_rows));
+    if (layer.slots != nullptr || blocks) {
       unpacked = Take(UnpackedExpertsBytes(layer));
     }
   }
@@ -213,10 +219,12 @@ void Experts(Stream& stream, const MatrixView& x, const Routing& routing, const 
            "x {}, weights {}, {}, {}", Name(x.dtype), Name(layer.gate.type.dtype),
            Name(layer.up.type.dtype), Name(layer.down.type.dtype));
   const Sections sections(layer, routing.rows, routing.active, scratch);
-  const int64_t pairs = routing.rows * routing.active, experts = layer.gate.count;
   const auto plan_of = [&](const Side& side, const MatrixView& input) {
-    const Way way = WayOf(cuda, side, input, routing.rows, routing.active, layer.slots != nullptr);
-    return Plan{.way = way, .tile_rows = TileRowsOf(way, pairs, experts), .lists = {}};
+    const Way way =
+        WayOf(cuda, side, input, routing.rows, routing.active, layer.all(), layer.slots != nullptr);
+    return Plan{.way = way,
+                .tile_rows = TileRowsOf(way, layer, routing),
+                .lists = {.leading = layer.elsewhere > 0}};
   };
   Plan gated = plan_of({&layer.gate, &layer.up}, x);
   Plan down = plan_of({&layer.down, nullptr}, sections.h);
@@ -227,7 +235,7 @@ void Experts(Stream& stream, const MatrixView& x, const Routing& routing, const 
   // Both before the first product: kernels of down read the lists before they wait for the kernel
   // before them, which must not be the one that writes them.
   const auto list = [&](Plan& plan, void* memory) {
-    plan.lists = ListExperts(cuda, routing, experts, plan.tile_rows, memory);
+    plan.lists = ListExperts(cuda, routing, layer.gate.count, plan.tile_rows, memory);
   };
   if (gated.tile_rows > 0) list(gated, sections.lists[0]);
   if (down.tile_rows == gated.tile_rows) {

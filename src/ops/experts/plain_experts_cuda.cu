@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   LetNextKernelStart();
   const int64_t pair = blockIdx.x;
   const int32_t expert = a.experts[pair];
+  if (expert == Routing::kElsewhere) return;
   const T* const x = static_cast<const T*>(a.x) + pair / a.active * a.x_stride;
   ForEachOutput(a.outputs, [&](int64_t output, bool writes) {
     const float gate = Dot(x, RowOf<T>(a.first, expert, output, a.first_stride), a.depth);
@@ -80,8 +81,9 @@ __global__ void __launch_bounds__(kWarps * 32)
   ForEachOutput(a.outputs, [&](int64_t output, bool writes) {
     float sum = 0;
     for (int64_t pair = row * a.active; pair < (row + 1) * a.active; ++pair) {
-      const T* const x = static_cast<const T*>(a.x) + pair * a.x_stride;
       const int32_t expert = a.experts[pair];
+      if (expert == Routing::kElsewhere) break;
+      const T* const x = static_cast<const T*>(a.x) + pair * a.x_stride;
       const T* const weights = RowOf<T>(a.first, expert, output, a.first_stride);
       const float product = Dot(x, weights, a.depth) + a.biases[0].At(expert, output);
       sum = fmaf(a.weights[pair], product, sum);

@@ -11,7 +11,8 @@
 namespace litecache::ops::cuda {
 
 enum class QuantizedExpertsWay {
-  kPairs,     // the first kernel, without lists: every pair reads its expert's weights
+  kPairs,     // the first kernel, without lists: every pair reads its expert's weights; where
+              // experts are elsewhere, with lists of one row to a tile for more rows than one
   kTiles,     // the first kernel, with lists of kQuantizedExpertRows rows to a tile
   kUnpacked,  // the weights as bf16 in memory, and the grouped GEMM with lists of its own
 };
@@ -26,7 +27,7 @@ inline constexpr int64_t kQuantizedExpertRows = 8;
 // experts' gate and up. x [rows, hidden] bf16; h [pairs, intermediate] bf16 or f32. Weights are
 // exact, sums are f32 in an order that depends on the depth only, and h is rounded once; twice, if
 // gate and up have different packed layouts. lists: of kQuantizedExpertRows, or, if each pair is to
-// be multiplied by itself, without anything.
+// be multiplied by itself, of one row or without an order.
 void QuantizedExpertsGated(CudaStream& stream, const MatrixView& x, const Routing& routing,
                            const ExpertLists& lists, const ExpertMatrices& gate,
                            const ExpertMatrices& up, const GateFunction& function,

@@ -74,8 +74,8 @@ void LaunchExperts(CudaStream& stream, const ExpertArguments& a) {
 
 template <int kLayout>
 void LaunchExpertsLayout(CudaStream& stream, const ExpertArguments& a) {
-  a.lists.order == nullptr ? LaunchExperts<kLayout, 1, 8>(stream, a)
-                           : LaunchExperts<kLayout, 8, 16>(stream, a);
+  a.lists.tile_rows == 1 ? LaunchExperts<kLayout, 1, 8>(stream, a)
+                         : LaunchExperts<kLayout, 8, 16>(stream, a);
 }
 
 }  // namespace litecache::ops::cuda::quantized

@@ -89,12 +89,15 @@ __device__ inline int32_t ExpertOf(const ExpertArguments& a, int32_t tile) {
 
 // The number of tiles that have pairs, in all threads of the block.
 __device__ inline int32_t CountTiles(const ExpertArguments& a) {
-  if (a.lists.order == nullptr) return a.lists.most_tiles;
+  const bool listed = a.lists.order != nullptr;
+  if (!listed && !a.lists.leading) return a.lists.most_tiles;
   int32_t count = 0;
 #pragma unroll 1
   for (int32_t first = 0; first < a.lists.most_tiles; first += static_cast<int32_t>(blockDim.x)) {
     const int32_t tile = first + static_cast<int32_t>(threadIdx.x);
-    const bool present = tile < a.lists.most_tiles && __ldcg(&a.lists.tiles[tile].count) > 0;
+    const bool present =
+        tile < a.lists.most_tiles && (listed ? __ldcg(&a.lists.tiles[tile].count) > 0
+                                             : __ldcg(a.experts + tile) != Routing::kElsewhere);
     count += __syncthreads_count(present ? 1 : 0);
   }
   return count;

@@ -15,6 +15,7 @@ struct RouteArguments {
   const float* logits;
   int64_t stride;
   int32_t rows, count, active, routed;
+  int32_t first_own, own;
   bool normalized;
   const float* share;  // null: all of `active` are routed
   int64_t share_stride;
@@ -98,12 +99,22 @@ __global__ void __launch_bounds__(kWarps * 32) RouteKernel(const RouteArguments 
     for (int c = 0; c < kChosen; ++c) sum += weights[c];
     sum = LaneSum(sum);
   }
+  int32_t here = 0;
 #pragma unroll
   for (int c = 0; c < kChosen; ++c) {
-    const int i = c * 32 + lane;
-    if (i >= a.routed) continue;
-    a.experts[row * a.active + i] = experts[c];
-    a.weights[row * a.active + i] = weights[c] / sum;
+    const int32_t expert = experts[c] - a.first_own;
+    const bool is_own = c * 32 + lane < a.routed && expert >= 0 && expert < a.own;
+    const uint32_t ballot = __ballot_sync(kAll, is_own);
+    if (is_own) {
+      const int64_t at = row * a.active + here + __popc(ballot & ((1u << lane) - 1));
+      a.experts[at] = expert;
+      a.weights[at] = weights[c] / sum;
+    }
+    here += __popc(ballot);
+  }
+  for (int32_t i = here + lane; i < a.routed; i += 32) {
+    a.experts[row * a.active + i] = Routing::kElsewhere;
+    a.weights[row * a.active + i] = 0;
   }
   if (a.share != nullptr && lane == 0) {
     a.experts[row * a.active + a.routed] = a.count;
@@ -123,7 +134,7 @@ void Launch(CudaStream& stream, const RouteArguments& a) {
 }  // namespace
 
 void Route(Stream& stream, const MatrixView& logits, bool normalized, const Routing& routing,
-           const MatrixView& share) {
+           const MatrixView& share, const ExpertRange& own) {
   const bool shared = share.rows > 0;
   LC_CHECK(logits.rows * routing.active <= INT32_MAX / 2);
   Launch<1>(AsCuda(stream), {.logits = logits.Row<const float>(0),
@@ -132,6 +143,8 @@ void Route(Stream& stream, const MatrixView& logits, bool normalized, const Rout
                              .count = static_cast<int32_t>(logits.cols),
                              .active = static_cast<int32_t>(routing.active),
                              .routed = static_cast<int32_t>(routing.active) - (shared ? 1 : 0),
+                             .first_own = static_cast<int32_t>(own.first),
+                             .own = static_cast<int32_t>(own.count),
                              .normalized = normalized,
                              .share = shared ? share.Row<const float>(0) : nullptr,
                              .share_stride = share.stride,

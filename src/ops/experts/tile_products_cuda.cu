@@ -42,7 +42,10 @@ struct TileArguments {
 template <bool kPairs>
 __device__ inline ExpertTile TileOf(const TileArguments& a) {
   const auto index = static_cast<int32_t>(blockIdx.x);
-  if constexpr (kPairs) return {__ldcg(a.experts + index), index, 1};
+  if constexpr (kPairs) {
+    const int32_t expert = __ldcg(a.experts + index);
+    return {expert, index, expert == Routing::kElsewhere ? 0 : 1};
+  }
   const ExpertTile* const tile = a.tiles + index;
   return {__ldcg(&tile->expert), __ldcg(&tile->first), __ldcg(&tile->count)};
 }
