@@ -64,8 +64,9 @@ void Subject::Load(const SubjectOptions& options) {
     config.KeepLayers(options.layers);
   }
   const model::WeightTypes types(config, load.dtype, load.quantization, nullptr);
-  config_ = load.ranks == nullptr ? config
-                                  : model::ShardOf(config, load.ranks->rank(), load.ranks->ranks());
+  config_ = load.ranks == nullptr
+                ? config
+                : model::ShardOf(config, types, load.ranks->rank(), load.ranks->ranks());
   const auto weights =
       model::EstimateWeights(config_, types, {load.weights_on_device, load.experts_on_device},
                              device.type() == DeviceType::kCuda);

@@ -81,11 +81,12 @@ void CheckWeights(const Parts& parts, const model::ModelConfig& config,
   const auto checkpoint = parts.directory.empty() ? nullptr
                                                   : std::make_shared<const io::Checkpoint>(
                                                         parts.directory, config.experts.stacked);
+  const model::WeightTypes types(config, load.dtype, load.quantization, checkpoint);
   const auto weights = model::EstimateWeights(
-      parts.ranks == nullptr ? config
-                             : model::ShardOf(config, parts.ranks->rank(), parts.ranks->ranks()),
-      {config, load.dtype, load.quantization, checkpoint},
-      {load.weights_on_device, load.experts_on_device}, parts.machine.gpu != nullptr);
+      parts.ranks == nullptr
+          ? config
+          : model::ShardOf(config, types, parts.ranks->rank(), parts.ranks->ranks()),
+      types, {load.weights_on_device, load.experts_on_device}, parts.machine.gpu != nullptr);
   CheckWeightsFit(parts.name, weights.device, parts.weights_budget(), parts.gpu_budget > 0);
   if (weights.host > 0) CheckWeightsFit(parts.name, weights.host, parts.budget);
 }

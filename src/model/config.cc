@@ -151,7 +151,7 @@ void ModelConfig::KeepLayers(int64_t count) {
   }
 }
 
-int64_t ModelConfig::parameters() const { return CountParameters(*this, experts.count); }
+int64_t ModelConfig::parameters() const { return CountParameters(*this, experts.own_count()); }
 int64_t ModelConfig::active_parameters() const { return CountParameters(*this, experts.active); }
 
 ModelConfig ModelConfig::FromModel(const std::filesystem::path& model) {

@@ -13,6 +13,7 @@
 #include "kv/cache.h"
 #include "model/quantization_config.h"
 #include "ops/common/gate_function.h"
+#include "ops/experts/experts.h"
 
 namespace litecache::model {
 
@@ -92,8 +93,12 @@ struct ExpertConfig {
   bool stacked = false;
   std::vector<bool> dense;  // [layers]: layers with an ordinary block; empty: none
   bool bias = false;        // of the router and of all matrices
+  // Of a part that has some of the experts, these (model/shard.h).
+  ops::ExpertRange own;
   std::string module = "mlp", router = "gate";
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
+
+  int64_t own_count() const { return own.count > 0 ? own.count : count; }
 };
 
 struct ModelConfig;
@@ -161,8 +166,8 @@ struct ModelConfig {
   bool final_norm = true;
   std::vector<int32_t> eos_ids;
   int32_t bos_id = -1;
-  // Of a part, q_heads, kv_heads and the widths of feed-forward blocks are the part's own; the rest
-  // is the whole model's.
+  // Of a part, q_heads, kv_heads, the widths of feed-forward blocks and experts.own are the part's
+  // own; the rest is the whole model's.
   Shard shard;
 
   bool rotary() const { return family != Family::kOpt; }

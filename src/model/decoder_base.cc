@@ -65,8 +65,8 @@ uint64_t DecoderBase::weight_bytes_per_step(int64_t rows) const {
 void DecoderBase::CountExperts(const ExpertBlock& block) {
   const ops::ExpertLayer& experts = block.experts;
   for (const ops::ExpertMatrices* matrices : {&experts.gate, &experts.up, &experts.down}) {
-    expert_bytes_ +=
-        static_cast<uint64_t>(config_.experts.count) * WeightBytesOf(matrices->type, on_gpu());
+    expert_bytes_ += static_cast<uint64_t>(config_.experts.own_count()) *
+                     WeightBytesOf(matrices->type, on_gpu());
   }
 }
 

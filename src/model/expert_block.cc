@@ -18,6 +18,8 @@ bool Joins(const WeightStore& weights, const ExpertConfig& config, const ExpertR
            const std::string& shared) {
   // Of experts in host memory the device keeps those that routers ask for, and counts them.
   if (config.shared != config.intermediate || weights.experts_on_host()) return false;
+  // Where a rank has some of the others only, it still has a part of this one.
+  if (config.own.count > 0) return false;
   for (int part = 0; part < ops::kExpertParts; ++part) {
     const int64_t rows = routed.Rows(part), cols = routed.Cols(part);
     const MatrixView one = weights.Type(routed.name(part, 0), rows, cols);
@@ -39,19 +41,20 @@ ExpertBlock TakeExperts(WeightStore& weights, const ExpertConfig& config, int64_
   block.router = weights.LayerMatrix(place, router + "weight", config.count, hidden);
   const std::string* const modules[] = {&config.gate, &config.up, &config.down};
   ExpertRequest request = {.place = place,
-                           .count = config.count,
+                           .count = config.own_count(),
                            .hidden = hidden,
                            .intermediate = config.intermediate,
                            .name = [&](int part, int64_t expert) {
-                             if (expert == config.count) {
+                             if (expert == config.own_count()) {
                                return fmt::format("{}.{}.weight", shared, kSharedParts[part]);
                              }
                              return fmt::format("{}{}.experts.{}.{}.weight", name, config.module,
-                                                expert, *modules[part]);
+                                                config.own.first + expert, *modules[part]);
                            }};
   block.joined = config.shared > 0 && Joins(weights, config, request, shared);
   if (block.joined) ++request.count;
   block.experts = weights.Experts(request);
+  block.experts.elsewhere = config.count - config.own_count();
   const auto take = [&](const std::string& matrix, int64_t rows, int64_t cols) {
     return weights.LayerMatrix(place, fmt::format("{}{}.weight", shared, matrix), rows, cols);
   };
@@ -66,7 +69,7 @@ ExpertBlock TakeExperts(WeightStore& weights, const ExpertConfig& config, int64_
   for (int part = 0; part < ops::kExpertParts; ++part) {
     ops::PartOf(block.experts, part).bias =
         weights.Bias(fmt::format("{}{}.experts.*.{}.bias", name, config.module, *modules[part]),
-                     config.count * request.Rows(part));
+                     config.own_count() * request.Rows(part));
   }
   return block;
 }
@@ -112,7 +115,8 @@ void RunExperts(Stream& stream, const ExpertConfig& config, const ExpertBlock& b
   } else {
     ops::Linear(stream, h, {&router, 1});
   }
-  ops::Route(stream, a.logits, config.normalized, routing, block.joined ? a.share : MatrixView());
+  ops::Route(stream, a.logits, config.normalized, routing, block.joined ? a.share : MatrixView(),
+             config.own);
   ops::Experts(stream, h, routing, block.experts, function, a.scratch.data, x);
   if (config.shared == 0 || block.joined) return;
   ops::GatedLinear(stream, h, {.weight = shared.gate, .y = a.shared_gate},

@@ -70,9 +70,10 @@ std::unique_ptr<ExpertStore> MakeExpertStore(Device& device, const ModelConfig& 
       options.experts_on_device);
 }
 
-ModelConfig PartOfRank(const ModelConfig& whole, const LoadOptions& options) {
-  return options.ranks == nullptr ? whole
-                                  : ShardOf(whole, options.ranks->rank(), options.ranks->ranks());
+ModelConfig PartOfRank(const ModelConfig& whole, const WeightTypes& types,
+                       const LoadOptions& options) {
+  if (options.ranks == nullptr) return whole;
+  return ShardOf(whole, types, options.ranks->rank(), options.ranks->ranks());
 }
 std::unique_ptr<WeightStore> PartOfRank(Device& host, const ModelConfig& part,
                                         std::unique_ptr<WeightStore> whole, bool passing) {
@@ -96,7 +97,7 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
   const bool gpu = device.type() == DeviceType::kCuda;
   const auto checkpoint = std::make_shared<const io::Checkpoint>(model, whole.experts.stacked);
   const WeightTypes types(whole, options.dtype, options.quantization, checkpoint);
-  ModelConfig config = PartOfRank(whole, options);
+  ModelConfig config = PartOfRank(whole, types, options);
   int64_t total = 0;
   if (gpu) {
     const uint64_t kept = RequireMemory(device, config, types, "weights", SharesOf(options));
@@ -130,7 +131,7 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
 std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& shape, uint64_t seed,
                                        const LoadOptions& options) {
   const WeightTypes types(shape, options.dtype, options.quantization, nullptr);
-  ModelConfig config = PartOfRank(shape, options);
+  ModelConfig config = PartOfRank(shape, types, options);
   config.quantized = types.quantizes();
   RequireMemory(device, config, types, "random weights", SharesOf(options));
   auto stream = MakeStream(device, config, options);

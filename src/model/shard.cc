@@ -1,12 +1,14 @@
 #include "model/shard.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 #include <utility>
 
 #include "base/block_format.h"
 #include "base/error.h"
+#include "model/weight_placement.h"
 
 namespace litecache::model {
 namespace {
@@ -40,6 +42,36 @@ int64_t Divided(int64_t whole, int ranks, const char* what) {
   if (whole % ranks == 0) return whole / ranks;
   throw InvalidArgument("tensor_parallel = {}: the model's {} {} cannot be divided evenly", ranks,
                         whole, what);
+}
+
+// LITECACHE_WHOLE_EXPERTS=1 divides no expert, to measure and test what models need whose experts
+// cannot be divided.
+bool WholeExperts() {
+  const char* variable = std::getenv("LITECACHE_WHOLE_EXPERTS");
+  return variable != nullptr && std::string_view(variable) == "1";
+}
+
+// Throws where the columns of experts cannot be divided. Estimating the part's weights asks for the
+// type of every matrix that its decoder has.
+void DivideEachExpert(const WeightTypes& types, int ranks, ModelConfig* part) {
+  part->experts.intermediate = Divided(part->experts.intermediate, ranks, "columns of experts");
+  EstimateWeights(*part, types, {}, /*gpu=*/false);
+}
+
+void DivideExperts(const WeightTypes& types, int rank, int ranks, ModelConfig* part) {
+  const ExpertConfig& whole = part->shard.whole->experts;
+  if (!WholeExperts() || whole.count % ranks != 0) {
+    try {
+      return DivideEachExpert(types, ranks, part);
+    } catch (const Error& error) {
+      if (whole.count % ranks != 0) {
+        throw InvalidArgument("{}; its {} experts cannot be divided evenly either", error.what(),
+                              whole.count);
+      }
+    }
+  }
+  part->experts.intermediate = whole.intermediate;
+  part->experts.own = {rank * (whole.count / ranks), whole.count / ranks};
 }
 
 class ShardedWeights final : public WeightStore {
@@ -86,14 +118,17 @@ class ShardedWeights final : public WeightStore {
 
   const float* Bias(const std::string& name, int64_t n) override {
     // Those of a layer's experts are one behind another.
-    const int64_t tensors = name.find(".experts.*.") != name.npos ? config_.experts.count : 1;
+    const ExpertConfig& experts = config_.experts;
+    const bool stacked = name.find(".experts.*.") != name.npos;
+    const int64_t first = stacked ? experts.own.first : 0;
+    const int64_t tensors = stacked ? experts.own_count() : 1, all = stacked ? experts.count : 1;
     const TensorPart part = PartOf(config_, name, n / tensors, 1);
     if (part.zero) return NewVector(n);
-    if (part.whole()) return source_->Bias(name, n);
-    const float* const whole = source_->Bias(name, tensors * part.whole_rows);
+    if (part.whole() && tensors == all) return source_->Bias(name, n);
+    const float* const whole = source_->Bias(name, all * part.whole_rows);
     float* const own = NewVector(n);
     float* out = own;
-    for (int64_t tensor = 0; tensor < tensors; ++tensor) {
+    for (int64_t tensor = first; tensor < first + tensors; ++tensor) {
       for (const Range& range : part.rows) {
         out = std::copy_n(whole + tensor * part.whole_rows + range.begin, range.count, out);
       }
@@ -115,7 +150,7 @@ class ShardedWeights final : public WeightStore {
 
 }  // namespace
 
-ModelConfig ShardOf(const ModelConfig& whole, int rank, int ranks) {
+ModelConfig ShardOf(const ModelConfig& whole, const WeightTypes& types, int rank, int ranks) {
   LC_CHECK(rank >= 0 && rank < ranks && whole.shard.whole == nullptr);
   if (ranks == 1) return whole;
   const auto refuse = [&](const char* what) {
@@ -139,8 +174,8 @@ ModelConfig ShardOf(const ModelConfig& whole, int rank, int ranks) {
     part.delta.value_heads = whole.delta.value_heads / ranks;
   }
   if (whole.experts.count > 0) {
-    part.experts.intermediate = Divided(whole.experts.intermediate, ranks, "columns of experts");
     part.experts.shared = Divided(whole.experts.shared, ranks, "columns of the shared expert");
+    DivideExperts(types, rank, ranks, &part);
   }
   return part;
 }
@@ -171,6 +206,7 @@ TensorPart PartOf(const ModelConfig& config, const std::string& name, int64_t ro
   const Shard& shard = config.shard;
   const std::string_view module = ModuleOf(name);
   const bool expert = name.find(".experts.") != name.npos;
+  if (expert && config.experts.own.count > 0) return part;
   const bool shared = name.find(".shared_expert.") != name.npos;
   const int64_t intermediate = expert   ? whole.experts.intermediate
                                : shared ? whole.experts.shared

@@ -1,6 +1,10 @@
 // Tensor parallelism as Megatron-LM divides a transformer (Shoeybi et al. 2019): the rows of the
 // matrices that make heads and feed-forward activations, the columns of those that read them, and
 // the rows of the vocabulary. What is left is on every rank.
+//
+// Of experts each rank has a part of every one, so that all ranks have the same work, whichever a
+// row is sent to; or, where their columns cannot be divided, because they are too few or within
+// blocks of quantized weights, it has some of the experts as a whole.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +19,10 @@
 namespace litecache::model {
 
 // The config of one rank's part. KV heads are divided while there are enough; beyond that, ranks
-// share one. Throws InvalidArgument where something cannot be divided evenly, and Unsupported where
-// a norm goes over KV heads that ranks share.
-ModelConfig ShardOf(const ModelConfig& whole, int rank, int ranks);
+// share one. types: of the whole model's matrices; they decide how experts are divided. Throws
+// InvalidArgument where something cannot be divided evenly, and Unsupported where a norm goes over
+// KV heads that ranks share.
+ModelConfig ShardOf(const ModelConfig& whole, const WeightTypes& types, int rank, int ranks);
 
 // The heads of a part among those of the whole model; those of another rank.
 kv::HeadRange HeadsOf(const ModelConfig& part);

@@ -325,15 +325,17 @@ class InspectCommand final : public Command {
     SetBudgets(&parts, options);
     parts.budget /= static_cast<uint64_t>(options.tensor_parallel);
     // With tensor parallelism, the plan is that of one rank.
-    const ModelConfig part = model::ShardOf(config, 0, options.tensor_parallel);
-    parts.decoder = model::MakeShapeDecoder(parts.machine.compute(), part,
-                                            engine::WeightOptions(options), parts.gpu_budget > 0);
+    const model::LoadOptions load = engine::WeightOptions(options);
+    const ModelConfig part = model::ShardOf(
+        config, {config, load.dtype, load.quantization, nullptr}, 0, options.tensor_parallel);
+    parts.decoder =
+        model::MakeShapeDecoder(parts.machine.compute(), part, load, parts.gpu_budget > 0);
     Report report;
     report.text = shape_ + "\n" + ConfigText(config);
     report.json = ConfigJson(config);
     if (!options.quantize.empty()) {
       // Wherever they are: layers and experts in host memory have copies on the device.
-      model::LoadOptions all = engine::WeightOptions(options);
+      model::LoadOptions all = load;
       all.weights_on_device = all.experts_on_device = 1;
       const auto whole =
           model::MakeShapeDecoder(parts.machine.compute(), config, all, parts.gpu_budget > 0);
@@ -345,9 +347,13 @@ class InspectCommand final : public Command {
       report.json["bits_per_weight"] = bits;
     }
     if (options.tensor_parallel > 1) {
-      report.text +=
-          fmt::format("  {:<14}{} of {} query heads, {} of {} KV heads; its memory:\n", "each rank",
-                      part.q_heads, config.q_heads, part.kv_heads, config.kv_heads);
+      const std::string experts =
+          part.experts.own.count == 0
+              ? ""
+              : fmt::format(", {} of {} experts", part.experts.own.count, config.experts.count);
+      report.text += fmt::format("  {:<14}{} of {} query heads, {} of {} KV heads{}; its memory:\n",
+                                 "each rank", part.q_heads, config.q_heads, part.kv_heads,
+                                 config.kv_heads, experts);
       report.json["ranks"] = options.tensor_parallel;
     }
     report.json["shape"] = shape_;
