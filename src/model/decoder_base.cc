@@ -120,20 +120,27 @@ void DecoderBase::CheckStep(const kv::Step& step, std::span<const int32_t> token
   }
 }
 
-void DecoderBase::SumOfProducts(Stream& stream, const MatrixView& input,
-                                const LinearWeights& output, ops::Epilogue epilogue,
-                                const MatrixView& y) const {
-  if (ranks_ == nullptr) return ops::Linear(stream, input, output.weight, output.bias, y, epilogue);
+void DecoderBase::SumOverRanks(
+    Stream& stream, ops::Epilogue epilogue, const MatrixView& y,
+    const std::function<void(ops::Epilogue, const MatrixView&)>& compute) const {
+  if (ranks_ == nullptr) return compute(epilogue, y);
   const MatrixView summand = ranks_->NextSummand(y.rows, y.cols);
   if (summand.rows > 0) {
-    ops::Linear(stream, input, output.weight, output.bias, summand);
+    compute(ops::Epilogue::kStore, summand);
     ranks_->SumSummands(stream, summand, epilogue, y);
     return;
   }
   // What all ranks have in y, rank 0 adds.
-  if (ranks_->rank() != 0) epilogue = ops::Epilogue::kStore;
-  ops::Linear(stream, input, output.weight, output.bias, y, epilogue);
+  compute(ranks_->rank() == 0 ? epilogue : ops::Epilogue::kStore, y);
   ranks_->AllReduce(stream, y);
+}
+
+void DecoderBase::SumOfProducts(Stream& stream, const MatrixView& input,
+                                const LinearWeights& output, ops::Epilogue epilogue,
+                                const MatrixView& y) const {
+  SumOverRanks(stream, epilogue, y, [&](ops::Epilogue how, const MatrixView& to) {
+    ops::Linear(stream, input, output.weight, output.bias, to, how);
+  });
 }
 
 void DecoderBase::Embed(Stream& stream, const MatrixView& table, std::span<const int32_t> tokens,

@@ -104,6 +104,11 @@ class DecoderBase : public Decoder {
   bool on_gpu() const { return device_.type() == DeviceType::kCuda; }
   // Null: this is the whole model.
   parallel::Communicator* ranks() const { return ranks_; }
+  // y = or y += the sum over the ranks of what `compute` stores in a matrix, or adds to it, as it
+  // is told. Without ranks it is told `epilogue` and y.
+  void SumOverRanks(
+      Stream& stream, ops::Epilogue epilogue, const MatrixView& y,
+      const std::function<void(ops::Epilogue how, const MatrixView& to)>& compute) const;
   // y = or y += input output^T, summed over the ranks where each has a part of the columns.
   void SumOfProducts(Stream& stream, const MatrixView& input, const LinearWeights& output,
                      ops::Epilogue epilogue, const MatrixView& y) const;

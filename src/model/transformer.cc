@@ -400,21 +400,10 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   // x += the outputs of a layer's experts.
   void RunLayerExperts(Stream& stream, const ExpertBlock& experts, const MatrixView& h,
                        const TransformerActivations& a) const {
-    const auto run = [&](const MatrixView& y) {
+    SumOverRanks(stream, ops::Epilogue::kAdd, a.x, [&](ops::Epilogue how, const MatrixView& y) {
+      if (how == ops::Epilogue::kStore) ops::Scale(stream, 0, y);
       RunExperts(stream, config().experts, experts, h, config().gate_function, a.experts, y);
-    };
-    if (ranks() == nullptr) return run(a.x);
-    const MatrixView summand = ranks()->NextSummand(a.x.rows, a.x.cols);
-    if (summand.rows > 0) {
-      ops::Scale(stream, 0, summand);
-      run(summand);
-      ranks()->SumSummands(stream, summand, ops::Epilogue::kAdd, a.x);
-      return;
-    }
-    // What all ranks have in x, rank 0 adds.
-    if (ranks()->rank() != 0) ops::Scale(stream, 0, a.x);
-    run(a.x);
-    ranks()->AllReduce(stream, a.x);
+    });
   }
 
   DeviceRopeTable rope_;

@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "ops/dense/scale.h"
 #include "ops/dense_testing.h"
 
@@ -30,6 +32,18 @@ TEST_F(ScaleTest, MultipliesAndAddsMultiples) {
       });
     }
   }
+}
+
+TEST_F(ScaleTest, ZeroTimesAnythingIsZero) {
+  Matrix x = Matrix::Normal(random_, DType::kF32, 2, 4099);
+  x.Set(0, 5, std::numeric_limits<float>::quiet_NaN());
+  x.Set(1, 4098, std::numeric_limits<float>::infinity());
+  ForEachVariant([&] {
+    const MatrixView scaled = OnDevice(x);
+    Scale(*stream_, 0, scaled);
+    ExpectNear(
+        scaled, [](int64_t, int64_t) { return 0.0; }, [](int64_t, int64_t) { return 0.0; });
+  });
 }
 
 }  // namespace

@@ -17,7 +17,8 @@ void Scale(Stream& stream, float factor, const MatrixView& x) {
                                    [&](int64_t begin, int64_t end, int) {
                                      for (int64_t row = begin; row < end; ++row) {
                                        float* values = x.Row<float>(row);
-                                       for (int64_t i = 0; i < x.cols; ++i) values[i] *= factor;
+                                       for (int64_t i = 0; i < x.cols; ++i)
+                                         values[i] = factor == 0 ? 0 : factor * values[i];
                                      }
                                    });
 }

@@ -6,7 +6,7 @@
 
 namespace litecache::ops {
 
-// x *= factor. x [T, n] f32.
+// x *= factor; with 0 all of x is 0, also what was not finite. x [T, n] f32.
 void Scale(Stream& stream, float factor, const MatrixView& x);
 
 // y += factor * x. x, y [T, n] f32, not overlapping.

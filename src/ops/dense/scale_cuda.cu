@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// y = factor * x, or with kAdd y += factor * x. y may be x.
+// y = factor * x (0: zeros, whatever x is), or with kAdd y += factor * x. y may be x.
 template <bool kAdd, int kWidth>
 __global__ void ScaleKernel(float factor, const float* x, int64_t x_stride, float* y,
                             int64_t y_stride, int64_t cols) {
@@ -21,7 +21,7 @@ __global__ void ScaleKernel(float factor, const float* x, int64_t x_stride, floa
     const Vector<float, kWidth> from = Load<kWidth>(x + r * x_stride + c);
     float values[kWidth];
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) values[i] = factor * from.at[i];
+    for (int i = 0; i < kWidth; ++i) values[i] = factor == 0 ? 0 : factor * from.at[i];
     if constexpr (kAdd) {
       const Vector<float, kWidth> to = Load<kWidth>(y + r * y_stride + c);
 #pragma unroll
