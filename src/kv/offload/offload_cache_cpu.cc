@@ -67,6 +67,8 @@ void OffloadCache::ImportBlock(SequenceId id, std::span<const std::byte> bytes) 
     }
     table->Commit(id, kBlockTokens);
   }
+  first_inputs_.Grow(growth);  // has no pages on the CPU, but a length
+  first_inputs_.Commit(id, kBlockTokens);
 }
 
 void OffloadCache::DropStaging() {

@@ -251,6 +251,21 @@ TEST(KvprTest, SaysWhenRecomputingGainsNothing) {
                    ->WantsInputs());
 }
 
+TEST(KvprTest, ImportedBlocksCanBeShared) {
+  const Layout layout{.layers = 2, .q_heads = 2, .kv_heads = 2, .head_dim = 16, .hidden = 32};
+  CpuDevice device(1);
+  for (const int split : {0, 5}) {
+    const auto cache = MakeCachePlan(layout, Options(split), nullptr)->Create(device, kPlenty);
+    const SequenceId id = cache->Create();
+    const std::vector<std::byte> block(cache->BlockBytes());
+    for (int i = 0; i < 2; ++i) cache->ImportBlock(id, block);
+    const SequenceId fork = cache->ForkPrefix(id, 2 * kBlockTokens);
+    EXPECT_EQ(cache->Length(fork), 2 * kBlockTokens);
+    for (const SequenceId sequence : {fork, id}) cache->Release(sequence);
+    EXPECT_EQ(cache->GetStats().used, TierBytes{});
+  }
+}
+
 TEST(KvprTest, ErrorsNameTheCause) {
   Layout layout{.layers = 1, .q_heads = 2, .kv_heads = 2, .head_dim = 16, .hidden = 0};
   EXPECT_ERROR(MakeCachePlan(layout, Options(5), nullptr), InvalidArgument, "kvpr", "inputs");
