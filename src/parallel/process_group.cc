@@ -3,23 +3,28 @@
 #include <fmt/core.h>
 #include <gloo/allgather.h>
 #include <gloo/allreduce.h>
-#include <gloo/broadcast.h>
 #include <gloo/math.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
+#include <span>
 #include <thread>
 #include <utility>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "device/cuda/cuda_devices.h"
 
 namespace litecache::parallel {
@@ -28,9 +33,10 @@ namespace {
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
 
-// How long a rank waits for another one in the midst of their work. One that ends closes its
-// connections, which nearly always ends the operation at once.
-constexpr std::chrono::milliseconds kPatience = 2min;
+// How long a rank waits for another one in the midst of their work, which is the same for both. One
+// that ends closes its connections, which nearly always ends the operation at once: Gloo forgets
+// what it is sending just then.
+constexpr std::chrono::milliseconds kPatience = 30s;
 // How long other ranks wait for what rank 0 does next; its end is theirs.
 constexpr std::chrono::milliseconds kLongPatience = 30 * 24h;
 
@@ -63,17 +69,54 @@ uint64_t* MakeBoards(int ranks) {
   return static_cast<uint64_t*>(memory);
 }
 
+// A file without a name, in memory. It lasts as long as a process has it open.
+int MakeSharedFile() {
+  const int file = memfd_create("litecache-ranks", MFD_CLOEXEC);
+  if (file < 0) throw Error(fmt::format("no memory that ranks share: {}", std::strerror(errno)));
+  return file;
+}
+
+// The two ends of a channel.
+std::array<int, 2> MakeChannel() {
+  std::array<int, 2> ends{};
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
+    throw Error(fmt::format("no channel to a rank: {}", std::strerror(errno)));
+  }
+  return ends;
+}
+
+// False if the other end is closed.
+bool Send(int channel, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = send(channel, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return false;
+    bytes = bytes.subspan(static_cast<size_t>(count));
+  }
+  return true;
+}
+void Receive(int channel, void* to, size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t count = recv(channel, to, bytes, MSG_WAITALL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) throw RankEnded("rank 0 has ended");
+    to = static_cast<std::byte*>(to) + count;
+    bytes -= static_cast<size_t>(count);
+  }
+}
+
 // Ends with the process.
 std::shared_ptr<ProcessGroup> current;
 
 }  // namespace
 
-ProcessGroup::ProcessGroup(int rank, int ranks, uint64_t* boards)
-    : rank_(rank), ranks_(ranks), boards_(boards) {}
+ProcessGroup::ProcessGroup(int rank, int ranks, uint64_t* boards, int shared_file)
+    : rank_(rank), ranks_(ranks), boards_(boards), shared_file_(shared_file) {}
 
 ProcessGroup::~ProcessGroup() {
   processes_.StopWatching();
   if (context_ != nullptr) context_->closeConnections();
+  for (const int channel : channels_) close(channel);
 }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::Current() { return current; }
@@ -93,11 +136,15 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Start(int ranks) {
   }
   const fs::path place = MakeMeetingPlace();
   uint64_t* const boards = MakeBoards(ranks);
-  std::shared_ptr<ProcessGroup> group(new ProcessGroup(0, ranks, boards));
+  const int shared_file = MakeSharedFile();
+  std::shared_ptr<ProcessGroup> group(new ProcessGroup(0, ranks, boards, shared_file));
   for (int rank = 1; rank < ranks; ++rank) {
-    if (!group->processes_.StartCopy()) continue;
-    group.reset(new ProcessGroup(rank, ranks, boards));
-    break;
+    const std::array<int, 2> ends = MakeChannel();
+    const bool other = group->processes_.StartCopy();
+    close(ends[other ? 0 : 1]);
+    if (other) group.reset(new ProcessGroup(rank, ranks, boards, shared_file));
+    group->channels_.push_back(ends[other ? 1 : 0]);
+    if (other) break;
   }
   try {
     auto device = gloo::transport::tcp::CreateDevice("127.0.0.1");
@@ -118,18 +165,22 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Start(int ranks) {
   return group;
 }
 
+void ProcessGroup::ThrowEnded(const char* error) const {
+  // Rank 0 has ended, or will say which rank has.
+  if (rank_ != 0) throw RankEnded(error);
+  // The connection's end can be seen before the process's.
+  for (int i = 0; i < 20; ++i) {
+    Check();
+    std::this_thread::sleep_for(50ms);
+  }
+  throw RankEnded(fmt::format("the connection to a rank is lost: {}", error));
+}
+
 void ProcessGroup::Together(const std::function<void()>& operation) const {
   try {
     operation();
   } catch (const gloo::Exception& error) {
-    // Rank 0 has ended, or will say which rank has.
-    if (rank_ != 0) throw RankEnded(error.what());
-    // The connection's end can be seen before the process's.
-    for (int i = 0; i < 20; ++i) {
-      Check();
-      std::this_thread::sleep_for(50ms);
-    }
-    throw RankEnded(fmt::format("the connection to a rank is lost: {}", error.what()));
+    ThrowEnded(error.what());
   }
 }
 
@@ -171,33 +222,39 @@ void ProcessGroup::Minimum(std::span<uint64_t> values) {
 }
 
 void ProcessGroup::Broadcast(std::vector<int64_t>* words) {
-  const auto send = [&](int64_t* data, size_t count) {
-    Together([&] {
-      gloo::BroadcastOptions options(context_);
-      options.setOutput(data, count);
-      options.setRoot(0);
-      options.setTimeout(rank_ == 0 ? kPatience : kLongPatience);
-      gloo::broadcast(options);
-    });
-  };
-  // Nearly all messages, of a decode step of some sequences, take one.
-  constexpr size_t kAtOnce = 256;
-  std::vector<int64_t> first(kAtOnce);
-  first[0] = static_cast<int64_t>(words->size());
-  const size_t head = std::min(words->size(), kAtOnce - 1);
-  std::copy_n(words->begin(), head, first.begin() + 1);
-  send(first.data(), first.size());
-  const auto size = static_cast<size_t>(first[0]);
+  auto size = static_cast<int64_t>(words->size());
   if (rank_ != 0) {
-    words->resize(size);
-    std::copy_n(first.begin() + 1, std::min(size, kAtOnce - 1), words->begin());
+    Receive(channels_[0], &size, sizeof(size));
+    words->resize(static_cast<size_t>(size));
+    return Receive(channels_[0], words->data(), words->size() * sizeof(int64_t));
   }
-  if (size >= kAtOnce) send(words->data() + kAtOnce - 1, size - (kAtOnce - 1));
+  words->insert(words->begin(), size);
+  const auto bytes = std::as_bytes(std::span(*words));
+  const bool sent =
+      std::ranges::all_of(channels_, [bytes](int channel) { return Send(channel, bytes); });
+  words->erase(words->begin());
+  if (!sent) ThrowEnded(std::strerror(errno));
 }
 
 std::span<uint64_t> ProcessGroup::board(int rank) const {
   LC_CHECK(rank >= 0 && rank < ranks_);
   return {boards_ + static_cast<size_t>(rank) * kBoardWords, kBoardWords};
+}
+
+std::span<std::byte> ProcessGroup::SharedMemory(size_t bytes) {
+  if (bytes <= shared_.size()) return shared_.first(bytes);
+  const auto size = static_cast<off_t>(bytes);
+  void* const memory =
+      rank_ == 0 && ftruncate(shared_file_, size) != 0
+          ? MAP_FAILED
+          : mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, shared_file_, 0);
+  if (memory == MAP_FAILED) {
+    throw CapacityError("no memory of {} that the ranks share: {}", FormatBytes(bytes),
+                        std::strerror(errno));
+  }
+  if (!shared_.empty()) munmap(shared_.data(), shared_.size());
+  shared_ = {static_cast<std::byte*>(memory), bytes};
+  return shared_;
 }
 
 void ProcessGroup::Check() const {

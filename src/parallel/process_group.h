@@ -1,7 +1,8 @@
-// The processes of tensor parallelism on one machine, and what their hosts tell each other (over
-// TCP, by Gloo).
+// The processes of tensor parallelism on one machine, and what their hosts tell each other: rank
+// 0's words over sockets, sums and concatenations by Gloo, over TCP.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -56,6 +57,10 @@ class ProcessGroup final : public Communicator {
   // Memory of a rank that all ranks see, for numbers that need not be exact at any moment. Zero at
   // first.
   std::span<uint64_t> board(int rank) const;
+  // The first `bytes` bytes of memory that all ranks see, for what is too large for messages. Valid
+  // until more is asked for. Rank 0 makes it as large as it asks for, and must do so before the
+  // others ask. Throws CapacityError.
+  std::span<std::byte> SharedMemory(size_t bytes);
   // Throws RankEnded, with the rank and how it ended, if one has ended.
   void Check() const;
   bool ended() const { return !processes_.ended().empty(); }  // whether one has
@@ -64,14 +69,21 @@ class ProcessGroup final : public Communicator {
   void OnEnd(std::function<void()> ended) { processes_.OnEnd(std::move(ended)); }
 
  private:
-  // boards: made before the ranks.
-  ProcessGroup(int rank, int ranks, uint64_t* boards);
+  // boards, shared_file: made before the ranks.
+  ProcessGroup(int rank, int ranks, uint64_t* boards, int shared_file);
+  // What Check() throws, once it does; `error`: what was seen.
+  [[noreturn]] void ThrowEnded(const char* error) const;
   // Runs a collective operation; a failure becomes what Check() throws.
   void Together(const std::function<void()>& operation) const;
 
   const int rank_, ranks_;
   uint64_t* boards_ = nullptr;  // [ranks][kBoardWords]
-  RankProcesses processes_;     // of rank 0
+  const int shared_file_;
+  std::span<std::byte> shared_;  // the part of the file that is mapped
+  // For Broadcast(): rank 0's to each of the others, another rank's to rank 0. They end at once
+  // with the process at the other end, which Gloo's connections do not always.
+  std::vector<int> channels_;
+  RankProcesses processes_;  // of rank 0
   std::shared_ptr<gloo::Context> context_;
 };
 
