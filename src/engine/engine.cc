@@ -166,14 +166,13 @@ class EngineImpl final : public Engine {
     engine::PrefixOptions prefixes{options.prefix_store, options.prefix_store_bytes, ""};
     if (options.deterministic) prefixes.chunk = plan_.memory.prefill_chunk;
     if (prefixes.store.empty()) return prefixes;
-    if (parts_.group != nullptr) {
-      throw Unsupported(
-          "prefix_store: with tensor_parallel no rank has the rows of all heads; leave it out");
-    }
-    const std::string cache = plan_.cache->Identity();
+    std::string cache = plan_.cache->Identity();
     if (cache.empty()) {
       throw Unsupported("prefix_store: KV policy '{}' cannot write its rows to a disk here",
                         plan_.kv.policy);
+    }
+    if (leading_cache_ != nullptr && leading_cache_->CutsPrefixes()) {
+      cache += "; " + leading_cache_->DescribeBlocks();
     }
     prefixes.space = fmt::format("{}; {}; {}{}", parts_.identity(), options.dtype, cache,
                                  parts_.machine.gpu != nullptr ? "; cuda" : "");

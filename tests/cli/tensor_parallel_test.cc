@@ -20,6 +20,7 @@
 #include "cli/fixture_model.h"
 #include "cli/policy_settings.h"
 #include "cli/program.h"
+#include "cli/rank_programs.h"
 #include "device/cuda/cuda_devices.h"
 #include "io/checkpoint.h"
 #include "io/safetensors_writer.h"
@@ -34,18 +35,6 @@ namespace {
 
 using Json = nlohmann::json;
 using ::testing::HasSubstr;
-
-std::string RandomText(size_t size) {
-  std::mt19937_64 random = TestRandom(7);
-  std::string text;
-  while (text.size() < size) {
-    for (int letters = 1 + static_cast<int>(random() % 6); letters > 0; --letters) {
-      text += static_cast<char>('a' + random() % 26);
-    }
-    text += ' ';
-  }
-  return text;
-}
 
 // Losses by configuration.
 using Losses = std::map<std::string, std::vector<double>>;
@@ -262,14 +251,6 @@ TEST(QuantizedExpertsTest, LossesAreThoseOfOneGpu) {
   }
 }
 
-// Options of a small model in f32, where rounding decides no token.
-std::vector<std::string> Options(const FixtureModel& model, const std::string& policy, int ranks) {
-  return {
-      "--model",   model.path(), "--dtype",     "f32",  "--memory",          "1GiB",
-      "--device",  "cpu",        "--sink",      "4",    "--recent",          "16",
-      "--threads", "1",          "--kv-policy", policy, "--tensor-parallel", std::to_string(ranks)};
-}
-
 // Two of the four share a KV head.
 TEST(FourRanksTest, LossesAreThoseOfOneProcess) {
   ExpectLossesOfOneProcess(FixtureModel(1024, "llama-bias"), "cpu", {.ranks = 4});
@@ -282,7 +263,7 @@ TEST(RankCountersTest, AllHeadsAreCounted) {
     std::vector<std::string> words = {"generate",     "--temperature", "0",
                                       "--ignore-eos", "--json",        "-n",
                                       "40",           "--kv-budget",   "32"};
-    const auto options = Options(model, "litecache", ranks);
+    const auto options = RankOptions(model, "litecache", ranks);
     words.insert(words.end(), options.begin(), options.end());
     const auto result = RunProgram(words, {.input = RandomText(300)});
     ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -296,21 +277,6 @@ TEST(RankCountersTest, AllHeadsAreCounted) {
     EXPECT_GE(together, 0.9 * alone) << counter;
     EXPECT_LE(together, alone) << counter;
   }
-}
-
-std::vector<std::string> ServeWords(const FixtureModel& model, const std::string& policy,
-                                    int ranks) {
-  std::vector<std::string> words = {"serve", "--port", "0", "--max-batch", "6"};
-  const auto options = Options(model, policy, ranks);
-  words.insert(words.end(), options.begin(), options.end());
-  return words;
-}
-
-uint16_t PortOf(const std::string& log) {
-  const std::string sign = "://127.0.0.1:";
-  const size_t at = log.find(sign);
-  return at == std::string::npos ? uint16_t{0}
-                                 : static_cast<uint16_t>(std::stoi(log.substr(at + sign.size())));
 }
 
 // The texts that a server answers to random requests that come at once; some clients leave before
@@ -375,14 +341,6 @@ TEST_P(RankLivesTest, AnswersAreThoseOfOneProcess) {
 
 INSTANTIATE_TEST_SUITE_P(Policies, RankLivesTest, ::testing::Values("full", "litecache"),
                          [](const auto& info) { return info.param; });
-
-// The other ranks of a running program.
-std::vector<int> ChildrenOf(int pid) {
-  std::ifstream file("/proc/" + std::to_string(pid) + "/task/" + std::to_string(pid) + "/children");
-  std::vector<int> children;
-  for (int child = 0; file >> child;) children.push_back(child);
-  return children;
-}
 
 TEST(TensorParallelEndTest, RequestsEndWhenARankIsKilled) {
   const FixtureModel model(1024, "llama-bias");

@@ -1,6 +1,7 @@
 #include "engine/prefix/prefix_reuse.h"
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <numeric>
@@ -316,12 +317,16 @@ void PrefixReuse::Close(std::chrono::milliseconds limit) {
                     std::chrono::milliseconds(0));
   };
   if (store_ != nullptr) {
-    while (!exports_.empty() && store_->Stats().writing && left().count() > 0) {
-      if (!store_->WantsBlocks()) {
-        store_->WaitForWrites(left());
-      } else if (!ExportOne()) {
-        break;
+    try {
+      while (!exports_.empty() && store_->Stats().writing && left().count() > 0) {
+        if (!store_->WantsBlocks()) {
+          store_->WaitForWrites(left());
+        } else if (!ExportOne()) {
+          break;
+        }
       }
+    } catch (const std::exception& error) {  // the device or a rank is lost
+      LogWarning("prefix store: {}", error.what());
     }
     if (!store_->WaitForWrites(left()) || (!exports_.empty() && store_->Stats().writing)) {
       LogWarning("prefix store: shut down before all blocks were written");

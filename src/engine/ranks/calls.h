@@ -24,6 +24,10 @@ enum class Call : int64_t {
   kTruncate,
   kAllocateAhead,  // bytes of the device and the host
   kForward,        // a step, its tokens, positions and rows with logits
+  // What the others answer on their boards (block_parts.h).
+  kDescribeBlocks,
+  kExportBlock,  // the sequence, the block's first token, and where the ranks' parts end
+  kImportBlock,  // the sequence, and where the ranks' parts end
   kUnload,
 };
 

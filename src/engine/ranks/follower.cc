@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "engine/ranks/block_parts.h"
 #include "engine/ranks/calls.h"
 #include "engine/ranks/counters.h"
 
@@ -16,7 +17,7 @@ void CheckId(kv::SequenceId own, kv::SequenceId of_rank_0) {
 }  // namespace
 
 void Follow(parallel::ProcessGroup& group, Stream& stream, model::Decoder& decoder,
-            kv::Cache& cache, const MatrixView& logits) {
+            kv::Cache& cache, const std::string& identity, const MatrixView& logits) {
   while (true) {
     Words words;
     group.Broadcast(&words.all());
@@ -57,6 +58,22 @@ void Follow(parallel::ProcessGroup& group, Stream& stream, model::Decoder& decod
                           logits.Rows(0, std::ssize(rows)));
           stream.Synchronize();
           PublishCounters(group, cache);
+          break;
+        }
+        case Call::kDescribeBlocks:
+          PublishPart(group, identity, cache.BlockBytes());
+          break;
+        case Call::kExportBlock: {
+          const kv::SequenceId id = words.Get();
+          const int64_t begin = words.Get();
+          cache.ExportBlock(id, begin, SharedPart(group, words.GetAll<uint64_t>()));
+          Answer(group);
+          break;
+        }
+        case Call::kImportBlock: {
+          const kv::SequenceId id = words.Get();
+          cache.ImportBlock(id, SharedPart(group, words.GetAll<uint64_t>()));
+          Answer(group);
           break;
         }
         case Call::kUnload:

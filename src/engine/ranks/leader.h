@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "engine/ranks/calls.h"
 #include "engine/ranks/counters.h"
@@ -13,7 +15,8 @@
 
 namespace litecache::engine {
 
-// Calls are sent with the next step that this rank's part has room for: then the others' have, too.
+// Calls are sent with the next step that this rank's part has room for (then the others' have,
+// too), or with the next block of a prefix that is written or read.
 class LeadingCache final : public kv::ForwardingCache {
  public:
   // All must outlive this. part: rank 0's.
@@ -34,6 +37,12 @@ class LeadingCache final : public kv::ForwardingCache {
   kv::TierBytes BytesHeld(std::span<const kv::SequenceId> ids) const override {
     return own().BytesHeld(ids);
   }
+  // What determines the bytes of the others' parts of a block. Call it before the three below.
+  std::string DescribeBlocks();
+  // A block has the parts of all ranks, one behind another.
+  uint64_t BlockBytes() const override { return part_ends_.back(); }
+  void ExportBlock(kv::SequenceId id, int64_t begin, std::span<std::byte> out) const override;
+  void ImportBlock(kv::SequenceId id, std::span<const std::byte> bytes) override;
 
   // The step that begins next, and what the decoder is called with.
   void Announce(const kv::Step& step, std::span<const int32_t> tokens,
@@ -47,11 +56,13 @@ class LeadingCache final : public kv::ForwardingCache {
 
  private:
   kv::Cache& own() const { return const_cast<LeadingCache*>(this)->inner(); }
+  void SendCalls() const;
 
   parallel::ProcessGroup& group_;
   mutable RankCounters counters_;
-  Words calls_;  // since the last step
-  Words step_;   // that begins next
+  mutable Words calls_;              // since the last message
+  Words step_;                       // that begins next
+  std::vector<uint64_t> part_ends_;  // of the ranks' parts of a block
 };
 
 class LeadingDecoder final : public model::Decoder {

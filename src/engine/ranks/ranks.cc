@@ -29,7 +29,7 @@ void RunEngine(const ModelSource& source, const EngineOptions& options,
                 vocab = parts.decoder->config().vocab;
   const Buffer logits =
       parts.machine.compute().Allocate(static_cast<size_t>(rows * vocab) * sizeof(float));
-  Follow(*group, *parts.stream, *parts.decoder, *cache,
+  Follow(*group, *parts.stream, *parts.decoder, *cache, plan.cache->Identity(),
          MatrixView::Of(logits.as<float>(), rows, vocab));
 }
 
