@@ -49,6 +49,8 @@ Parts Begin(const EngineOptions& options, std::string name,
         name, share);
   }
   parts.stream = parts.machine.compute().CreateStream();
+  // First, so that its memory on a GPU is not among what is free.
+  if (group != nullptr) parts.ranks = parallel::Connect(parts.machine.compute(), group);
   if (options.deterministic) MakeBatchInvariant(*parts.stream);
   // Measured before the weights are loaded; otherwise mapped files would count twice.
   parts.budget = options.memory > 0 ? options.memory : DefaultMemory();
@@ -68,7 +70,6 @@ Parts Begin(const EngineOptions& options, std::string name,
   parts.budget =
       options.memory > 0 ? parts.budget : budgets[0] / static_cast<uint64_t>(group->ranks());
   parts.gpu_budget = budgets[1];
-  parts.ranks = parallel::Connect(parts.machine.compute(), group);
   parts.group = std::move(group);
   return parts;
 }

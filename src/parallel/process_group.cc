@@ -36,7 +36,7 @@ using namespace std::chrono_literals;
 // How long a rank waits for another one in the midst of their work, which is the same for both. One
 // that ends closes its connections, which nearly always ends the operation at once: Gloo forgets
 // what it is sending just then.
-constexpr std::chrono::milliseconds kPatience = 30s;
+constexpr std::chrono::milliseconds kPatience = 10s;
 // How long other ranks wait for what rank 0 does next; its end is theirs.
 constexpr std::chrono::milliseconds kLongPatience = 30 * 24h;
 

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "base/error.h"
 #include "ops/common/overlap.cuh"
 #include "parallel/summands_cuda.h"
@@ -48,19 +50,20 @@ __global__ void SumKernel(SumMeetings meetings, size_t offset, float* y, int64_t
   ops::cuda::LetNextKernelStart();
   ops::cuda::WaitForKernelBefore();
   if (!Meet(meetings)) return;
-  const int64_t at = blockIdx.x * kSumBlock + threadIdx.x * kWidth;
-  if (at >= count) return;
-  float4 sum = add ? *reinterpret_cast<const float4*>(y + at) : float4{0, 0, 0, 0};
-  for (int rank = 0; rank < meetings.ranks; ++rank) {
-    const auto* from =
-        static_cast<const float*>(ncclGetLsaPointer(meetings.window, offset, rank)) + at;
-    const float4 part = *reinterpret_cast<const float4*>(from);
-    sum.x += part.x;
-    sum.y += part.y;
-    sum.z += part.z;
-    sum.w += part.w;
+  for (int64_t at = blockIdx.x * kSumBlock + threadIdx.x * kWidth; at < count;
+       at += gridDim.x * kSumBlock) {
+    float4 sum = add ? *reinterpret_cast<const float4*>(y + at) : float4{0, 0, 0, 0};
+    for (int rank = 0; rank < meetings.ranks; ++rank) {
+      const auto* from =
+          static_cast<const float*>(ncclGetLsaPointer(meetings.window, offset, rank)) + at;
+      const float4 part = *reinterpret_cast<const float4*>(from);
+      sum.x += part.x;
+      sum.y += part.y;
+      sum.z += part.z;
+      sum.w += part.w;
+    }
+    *reinterpret_cast<float4*>(y + at) = sum;
   }
-  *reinterpret_cast<float4*>(y + at) = sum;
 }
 
 }  // namespace
@@ -68,8 +71,8 @@ __global__ void SumKernel(SumMeetings meetings, size_t offset, float* y, int64_t
 void SumWindows(Stream& stream, const SumMeetings& meetings, size_t offset, ops::Epilogue epilogue,
                 const MatrixView& y) {
   const int64_t count = y.rows * y.cols;
-  const int64_t blocks = (count + kSumBlock - 1) / kSumBlock;
-  LC_CHECK(count % kWidth == 0 && blocks <= kMostSumBlocks && y.stride == y.cols);
+  const int64_t blocks = std::min((count + kSumBlock - 1) / kSumBlock, kMostSumBlocks);
+  LC_CHECK(count % kWidth == 0 && y.stride == y.cols);
   ops::cuda::LaunchOverlapping(AsCuda(stream), SumKernel, dim3(static_cast<unsigned>(blocks)),
                                dim3(kThreads), 0, meetings, offset, y.Row<float>(0), count,
                                epilogue == ops::Epilogue::kAdd);

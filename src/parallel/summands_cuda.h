@@ -1,5 +1,5 @@
-// Sums of few rows over GPUs that can read each other's memory: one kernel, by windows of NCCL's
-// device API (NCCL 2.28 and later), without a copy between the ranks.
+// Sums over GPUs that can read each other's memory: one kernel, by windows of NCCL's device API
+// (NCCL 2.28 and later), without a copy between the ranks.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@ struct ncclWindow_vidmem;
 
 namespace litecache::parallel {
 
-// Values of a block of the kernel, and the most blocks: one row of 4,096 values takes one, and the
-// largest sum has 256 such rows.
+// Values of a block of the kernel, and the most blocks: one row of 4,096 values takes one, and each
+// of 256 or more rows has a share of all.
 inline constexpr int64_t kSumBlock = 4096, kMostSumBlocks = 256;
 inline constexpr int kMostSumRanks = 64;
 
