@@ -1,5 +1,6 @@
 """litecache_llm.KvCache against attention written out in NumPy, and litecache_llm.transformers against plain Transformers where
 PyTorch is installed."""
+import itertools
 import unittest
 from pathlib import Path
 
@@ -123,7 +124,7 @@ except ImportError:
 
 @unittest.skipIf(torch is None, "needs PyTorch")
 class WithTransformers(unittest.TestCase):
-    MODELS = ("llama-llama3", "qwen3")
+    MODELS = ("llama", "llama-llama3", "qwen2", "qwen3")
 
     @classmethod
     def setUpClass(cls):
@@ -137,7 +138,7 @@ class WithTransformers(unittest.TestCase):
 
     def test_all_rows_give_the_tokens_and_logits_of_transformers(self):
         for model in self.models:
-            ids = torch.randint(3, model.config.vocab_size, (2, 90), generator=torch.Generator().manual_seed(4))
+            ids = torch.randint(3, model.config.vocab_size, (2, 91), generator=torch.Generator().manual_seed(4))
             for arguments in ({"do_sample": False}, {"num_beams": 2, "do_sample": False}, {"prefill_chunk_size": 32, "do_sample": False}):
                 plain = self.generate(model, ids, **arguments)
                 for options in ({"kv_policy": "full"}, {"kv_policy": "litecache", "kv_budget": "100%", "host_memory": "64MiB"}):
@@ -146,10 +147,23 @@ class WithTransformers(unittest.TestCase):
                     self.assertTrue(torch.equal(plain.sequences, ours.sequences))
                     for expected, logits in zip(plain.logits, ours.logits):
                         torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4 * expected.abs().max().item())
-                    self.assertEqual(cache.get_seq_length(), 101)
+                    self.assertEqual(cache.get_seq_length(), 102)
+
+    def test_the_logits_of_whole_prompts_of_odd_lengths(self):
+        for model, length in itertools.product(self.models, (1, 17, 131)):
+            ids = torch.arange(length)[None] % (model.config.vocab_size - 3) + 3
+            with torch.no_grad():
+                expected = model(ids).logits
+                cache = LiteCache(model, f32_rows=True, threads=2, kv_policy="litecache", kv_budget="100%", device_memory="64MiB",
+                                  host_memory="64MiB")
+                logits = model(ids, past_key_values=cache).logits
+            torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4 * expected.abs().max().item())
 
     def test_hit_ratios(self):
-        model = self.models[0]
+        for model in self.models:
+            self.check_hit_ratios(model)
+
+    def check_hit_ratios(self, model):
         cache = LiteCache(model, kv_policy="litecache", kv_budget=32, sink=4, recent=8, device_memory="64MiB", host_memory="64MiB")
         self.generate(model, torch.arange(3, 190)[None], past_key_values=cache, do_sample=False)
         self.assertEqual(len(cache.hit_ratios()), model.config.num_hidden_layers)
