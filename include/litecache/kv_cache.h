@@ -41,6 +41,12 @@ struct KvShape {
 using KvProjection = std::function<void(int64_t layer, const float* x, int64_t rows,
                                         int64_t first_position, float* k, float* v)>;
 
+// A GPU, and the CUDA stream on which its caller works.
+struct KvGpu {
+  int index = 0;           // CUDA's number of the GPU
+  void* stream = nullptr;  // a cudaStream_t, which stays the caller's; null: the default stream
+};
+
 // One sequence's part of a step.
 struct KvPart {
   int64_t sequence = 0;
@@ -50,10 +56,10 @@ struct KvPart {
   bool decode = false;
 };
 
-// Not thread-safe. Runs on the CPU, on its own threads. All arrays are f32, row-major, contiguous:
-// q and out [rows of the step][q_heads * head_dim], k and v [rows of the step][kv_heads *
-// head_dim], keys and queries after RoPE. A step's rows are those of its parts, one part after the
-// other.
+// Not thread-safe. Runs on the CPU, on its own threads, or on a GPU. All arrays are f32, row-major,
+// contiguous: q and out [rows of the step][q_heads * head_dim], k and v [rows of the step][kv_heads
+// * head_dim], keys and queries after RoPE. A step's rows are those of its parts, one part after
+// the other.
 class KvCache {
  public:
   // options.device_memory (policies full and litecache) and options.host_memory (policy litecache)
@@ -62,6 +68,15 @@ class KvCache {
   // means none. threads = 0: one per core. Throws InvalidArgument, FileError or CapacityError.
   static std::unique_ptr<KvCache> Create(const KvShape& shape, const KvOptions& options,
                                          int threads = 0);
+  // The same on a GPU: arrays are in the GPU's memory, and so are the bytes of
+  // options.device_memory; those of options.host_memory are pinned. Prefetch() and Attend() enqueue
+  // their work and return; it reads and writes the arrays after all that was enqueued on gpu.stream
+  // before, and what is enqueued there afterwards sees the results. EndStep() waits for the step's
+  // work and throws what went wrong in it. Destroy the cache before the stream. Throws also
+  // Unsupported, in a library without CUDA and for policy kvpr, and an error for a GPU that cannot
+  // be used.
+  static std::unique_ptr<KvCache> CreateOnGpu(const KvShape& shape, const KvOptions& options,
+                                              const KvGpu& gpu = {});
   virtual ~KvCache() = default;
 
   // Upper bound of the bytes that a sequence of `tokens` tokens takes in each tier.

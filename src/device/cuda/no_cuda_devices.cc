@@ -1,4 +1,6 @@
 // The implementation of cuda_devices.h in builds without CUDA.
+#include "base/error.h"
+#include "device/caller_stream.h"
 #include "device/cuda/allocated.h"
 #include "device/cuda/cuda_devices.h"
 #include "device/keep_pinned.h"
@@ -9,6 +11,10 @@ CudaDevices FindCudaDevices(int) { return {{}, "this program was built without C
 
 uint64_t AllocatedGpuMemory() { return 0; }
 void CountGpuMemory(int64_t) {}
+
+std::unique_ptr<CallerStream> OrderWithCaller(Device&, Stream&, void*) {
+  throw Unsupported("device 'cuda': this program was built without CUDA");
+}
 
 KeepPinned::KeepPinned() = default;
 KeepPinned::~KeepPinned() = default;

@@ -1,9 +1,11 @@
 #include "litecache/kv_cache.h"
 
+#include <string>
 #include <utility>
 
 #include "base/error.h"
-#include "device/cpu/cpu_device.h"
+#include "device/caller_stream.h"
+#include "device/machine.h"
 #include "kv/cache_plan.h"
 #include "kv/heads/profile.h"
 #include "kv/layout.h"
@@ -45,11 +47,37 @@ class FunctionProjection final : public kv::KeyValueProjection {
   }
 };
 
-class KvCacheOnCpu final : public KvCache {
+// A call on a GPU: its work comes after what the caller has enqueued before, and before the rest.
+class Turn {
  public:
-  KvCacheOnCpu(const KvShape& shape, const KvOptions& options, int threads)
-      : layout_(LayoutOf(shape)), device_(threads), stream_(device_.CreateStream()) {
-    const auto plan = kv::MakeCachePlan(layout_, options, LoadProfile(options, layout_));
+  explicit Turn(CallerStream* caller) : caller_(caller) {
+    if (caller_ != nullptr) caller_->Enter();
+  }
+  ~Turn() {
+    if (caller_ != nullptr) caller_->Leave();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  CallerStream* caller_;
+};
+
+class KvCacheOnDevice final : public KvCache {
+ public:
+  KvCacheOnDevice(const KvShape& shape, const KvOptions& options, Machine machine, void* stream)
+      : layout_(LayoutOf(shape)), machine_(std::move(machine)) {
+    Device& device = machine_.compute();
+    stream_ = device.CreateStream();
+    if (machine_.gpu != nullptr) {
+      if (options.policy == "kvpr") {
+        throw Unsupported("policy kvpr: on a GPU only an engine has it; use full or litecache");
+      }
+      caller_ = OrderWithCaller(device, *stream_, stream);
+    }
+    const Turn turn(caller_.get());
+    const auto plan =
+        kv::MakeCachePlan(layout_, options, LoadProfile(options, layout_), device.type());
     const kv::TierBytes budget{.device = options.device_memory, .host = options.host_memory};
     const kv::TierBytes needed = plan->BytesFor(1 << 20);
     if ((needed.device > 0 && budget.device == 0) || (needed.host > 0 && budget.host == 0)) {
@@ -57,16 +85,26 @@ class KvCacheOnCpu final : public KvCache {
           "KV options: device_memory = {} and host_memory = {}: the cache's budgets have to be set",
           options.device_memory, options.host_memory);
     }
-    cache_ = plan->Create(device_, budget);
+    cache_ = plan->Create(device, budget);
   }
 
   kv::TierBytes BytesFor(int64_t tokens) const override { return cache_->BytesFor(tokens); }
-  int64_t CreateSequence() override { return cache_->Create(); }
-  int64_t ForkSequence(int64_t parent) override { return cache_->Fork(parent); }
-  void ReleaseSequence(int64_t sequence) override { cache_->Release(sequence); }
+  int64_t CreateSequence() override {
+    const Turn turn(caller_.get());
+    return cache_->Create();
+  }
+  int64_t ForkSequence(int64_t parent) override {
+    const Turn turn(caller_.get());
+    return cache_->Fork(parent);
+  }
+  void ReleaseSequence(int64_t sequence) override {
+    const Turn turn(caller_.get());
+    cache_->Release(sequence);
+  }
   int64_t Length(int64_t sequence) const override { return cache_->Length(sequence); }
 
   void BeginStep(std::span<const KvPart> parts) override {
+    const Turn turn(caller_.get());
     begun_ = false;
     step_ = {};
     for (const KvPart& part : parts) {
@@ -87,6 +125,7 @@ class KvCacheOnCpu final : public KvCache {
   void Prefetch(int64_t layer, const float* q, float scale) override {
     CheckLayer("Prefetch", layer);
     if (layer == 0) throw InvalidArgument("KV cache: nothing can be prefetched for layer 0");
+    const Turn turn(caller_.get());
     cache_->Prefetch(*stream_, layer, step_, View(q, step_.decode_rows, layout_.q_heads), scale);
   }
 
@@ -103,6 +142,7 @@ class KvCacheOnCpu final : public KvCache {
   void Attend(int64_t layer, const float* q, const float* k, const float* v, float scale,
               float* out) override {
     CheckLayer("Attend", layer);
+    const Turn turn(caller_.get());
     cache_->Attend(*stream_, layer, step_, View(q, step_.rows, layout_.q_heads),
                    View(k, step_.rows, layout_.kv_heads), View(v, step_.rows, layout_.kv_heads),
                    scale, View(out, step_.rows, layout_.q_heads));
@@ -110,6 +150,8 @@ class KvCacheOnCpu final : public KvCache {
 
   void EndStep() override {
     CheckLayer("EndStep", 0);
+    const Turn turn(caller_.get());
+    stream_->Synchronize();
     cache_->EndStep(step_);
     begun_ = false;
   }
@@ -129,8 +171,9 @@ class KvCacheOnCpu final : public KvCache {
   }
 
   kv::Layout layout_;
-  CpuDevice device_;
+  Machine machine_;
   std::unique_ptr<Stream> stream_;
+  std::unique_ptr<CallerStream> caller_;  // on a GPU only
   std::unique_ptr<kv::Cache> cache_;
   kv::Step step_;
   FunctionProjection projection_;
@@ -141,7 +184,13 @@ class KvCacheOnCpu final : public KvCache {
 
 std::unique_ptr<KvCache> KvCache::Create(const KvShape& shape, const KvOptions& options,
                                          int threads) {
-  return std::make_unique<KvCacheOnCpu>(shape, options, threads);
+  return std::make_unique<KvCacheOnDevice>(shape, options, OpenMachine("cpu", threads), nullptr);
+}
+
+std::unique_ptr<KvCache> KvCache::CreateOnGpu(const KvShape& shape, const KvOptions& options,
+                                              const KvGpu& gpu) {
+  return std::make_unique<KvCacheOnDevice>(
+      shape, options, OpenMachine("cuda:" + std::to_string(gpu.index), 0), gpu.stream);
 }
 
 }  // namespace litecache

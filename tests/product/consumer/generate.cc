@@ -1,5 +1,6 @@
 // generate_cc MODEL PROMPT: prints 8 tokens that follow, greedily; and uses the KV cache alone.
 #include <iostream>
+#include <string>
 #include <vector>
 
 #include "litecache/engine.h"
@@ -24,10 +25,24 @@ bool TryKvCache() {
   return out == std::vector<float>(32, 3) && cache->Length(part.sequence) == 1;
 }
 
+// On a machine without a GPU, or with a library without CUDA, the error says so.
+bool TryKvCacheOnGpu() {
+  litecache::KvOptions options;
+  options.policy = "full";
+  options.device_memory = uint64_t{64} << 20;
+  const litecache::KvShape shape{.layers = 1, .q_heads = 2, .kv_heads = 1, .head_dim = 64};
+  try {
+    const auto cache = litecache::KvCache::CreateOnGpu(shape, options, {.index = 0});
+    return cache->Length(cache->CreateSequence()) == 0;
+  } catch (const std::runtime_error& error) {
+    return std::string(error.what()).find("cuda") != std::string::npos;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3 || !TryKvCache()) return 2;
+  if (argc != 3 || !TryKvCache() || !TryKvCacheOnGpu()) return 2;
   try {
     litecache::Engine::Load("nowhere", {});
     return 3;
