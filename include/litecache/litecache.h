@@ -58,7 +58,8 @@ litecache_status litecache_options(int kv_only, char** json);
 /* Loads a directory in Hugging Face's layout, a GGUF file, or org/name from the local Hugging Face
  * cache. `options`: a JSON object; keys are the names in litecache_options(), or the flags without
  * their dashes; values are what the command line takes, as strings, numbers or true and false.
- * "chat_template" (a file) is read as well. NULL: no options. */
+ * "chat_template" (a file) is read as well. NULL: no options. "shape" (a published one, as in
+ * `litecache serve --shape`): random weights instead of `model`, to measure speed. */
 litecache_status litecache_open(const char* model, const char* options, litecache_engine** engine);
 /* Release all answers before. NULL is ignored. */
 void litecache_close(litecache_engine* engine);

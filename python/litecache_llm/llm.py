@@ -80,7 +80,8 @@ class LLM:
     """A model and its KV cache, in this process.
 
     `model`: a directory in Hugging Face's layout, a GGUF file, or org/name from the local Hugging Face cache; nothing is
-    downloaded. `chat_template`: a file with the template to use instead of the model's own. The other keywords are the options of
+    downloaded. `shape`: instead of a model, random weights of a published shape ("llama3.1-8b"), to measure speed.
+    `chat_template`: a file with the template to use instead of the model's own. The other keywords are the options of
     `litecache generate`, with underscores: kv_policy="litecache", max_context="32k", threads=4, budget="10%";
     litecache_llm.options() describes them all.
 
@@ -91,14 +92,16 @@ class LLM:
     InvalidArgument, FileError, Unsupported, CapacityError, all of them LiteCacheError.
     """
 
-    def __init__(self, model: Union[str, os.PathLike[str]], *, chat_template: Union[str, os.PathLike[str], None] = None,
-                 **options: Unpack[Options]):
+    def __init__(self, model: Union[str, os.PathLike[str], None] = None, *, shape: Optional[str] = None,
+                 chat_template: Union[str, os.PathLike[str], None] = None, **options: Unpack[Options]):
+        if (model is None) == (shape is None):
+            raise _library.InvalidArgument("LLM: give either a model or shape=")
         self._engine = ctypes.c_void_p()
         self._answers: weakref.WeakSet[Answer] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._executor = ThreadPoolExecutor(_STREAM_THREADS, "litecache-stream")
-        values = _library.option_values({**options, "chat_template": chat_template})
-        _library.call("open", str(model).encode(), _library.encode(values), ctypes.byref(self._engine))
+        values = _library.option_values({**options, "shape": shape, "chat_template": chat_template})
+        _library.call("open", None if model is None else str(model).encode(), _library.encode(values), ctypes.byref(self._engine))
 
     def generate(self, prompts: Union[Prompt, Sequence[Prompt]],
                  sampling_params: Union[SamplingParams, Sequence[SamplingParams], None] = None, *,

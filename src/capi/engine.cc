@@ -88,6 +88,16 @@ litecache::server::GenerationJob ReadJob(const ServedModel& model, std::string_v
   throw InvalidArgument("litecache_start: no path {}; see litecache.h for the list", path);
 }
 
+// Removes a text from the options; empty if it is not among them.
+std::string TakeText(Json* values, const char* name, const char* expected) {
+  const auto found = values->find(name);
+  if (found == values->end()) return "";
+  if (!found->is_string()) throw InvalidArgument("option {}: {}", name, expected);
+  std::string text = found->get<std::string>();
+  values->erase(found);
+  return text;
+}
+
 }  // namespace
 
 const char* litecache_version() { return LC_VERSION; }
@@ -107,18 +117,15 @@ litecache_status litecache_options(int kv_only, char** json) {
 
 litecache_status litecache_open(const char* model, const char* options, litecache_engine** engine) {
   return Guarded([&] {
-    CheckPointer(model, "model");
     CheckPointer(engine, "engine");
     Json values = litecache::capi::ParseObject(options, "options");
-    std::string chat_template;
-    if (const auto found = values.find("chat_template"); found != values.end()) {
-      if (!found->is_string()) throw InvalidArgument("option chat_template: a file is expected");
-      chat_template = found->get<std::string>();
-      values.erase(found);
-    }
+    if (!values.contains("shape")) CheckPointer(model, "model");
+    const std::string chat_template = TakeText(&values, "chat_template", "a file is expected");
+    const std::string shape = TakeText(&values, "shape", "the name of a shape is expected");
     EngineOptions engine_options;
     litecache::capi::SetOptions(values, litecache::EngineOptionTable(), &engine_options);
-    auto loaded = Engine::Load(model, engine_options);
+    auto loaded = shape.empty() ? Engine::Load(model, engine_options)
+                                : Engine::Random(shape, /*seed=*/1, engine_options);
     // The process is the caller's own: it sets no bound on what its requests ask for.
     const litecache::server::RequestLimits limits{.default_max_tokens = 0,
                                                   .max_batch = loaded->memory_plan().max_batch,

@@ -28,6 +28,8 @@ std::optional<Chunk> Channel::Pop(double deadline_seconds, bool* timed_out) {
   bool in_time = true;
   if (deadline_seconds < 0) {
     changed_.wait(lock, ready);
+  } else if (deadline_seconds == 0) {
+    in_time = ready();  // a wait without time would cost a sleep all the same, once a token
   } else {
     // Limited to a day, so that the clock's type does not overflow.
     const std::chrono::duration<double> limit(std::min(deadline_seconds, 86400.0));
