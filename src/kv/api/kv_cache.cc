@@ -14,12 +14,12 @@ namespace litecache {
 namespace {
 
 kv::Layout LayoutOf(const KvShape& shape) {
-  const kv::Layout layout{.layers = shape.layers,
-                          .q_heads = shape.q_heads,
-                          .kv_heads = shape.kv_heads,
-                          .head_dim = shape.head_dim,
-                          .dtype = shape.f32_rows ? DType::kF32 : DType::kBF16,
-                          .hidden = shape.hidden};
+  kv::Layout layout{.layers = shape.layers,
+                    .q_heads = shape.q_heads,
+                    .kv_heads = shape.kv_heads,
+                    .head_dim = shape.head_dim,
+                    .dtype = shape.f32_rows ? DType::kF32 : DType::kBF16,
+                    .hidden = shape.hidden};
   kv::CheckLayout(layout);
   return layout;
 }
