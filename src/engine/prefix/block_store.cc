@@ -101,13 +101,14 @@ void BlockStore::Touch(std::span<const BlockKey> chain) {
     }
   }
   // Written to the files, so that the order outlives the process.
-  reader_.Post([this, touched = std::move(touched)] {
+  readers_[0].Post([this, touched = std::move(touched)] {
     for (const auto& [key, used] : touched) directory_.SetUsed(key, used);
   });
 }
 
 void BlockStore::Read(const BlockKey& key, std::function<void(std::optional<Block>)> done) {
-  reader_.Post([this, key, done = std::move(done)] { ReadNow(key, done); });
+  readers_[next_reader_++ % readers_.size()].Post(
+      [this, key, done = std::move(done)] { ReadNow(key, done); });
 }
 
 void BlockStore::ReadNow(const BlockKey& key,

@@ -1,8 +1,11 @@
-// Blocks of KV on disk: an index in the order of last use, and two threads that read and write the
+// Blocks of KV on disk: an index in the order of last use, and threads that read and write the
 // blocks.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -45,8 +48,8 @@ class BlockStore {
   // chain is useless, so the beginning must be evicted last.
   void Touch(std::span<const BlockKey> chain);
 
-  // Calls `done` on the reading thread: with the block, or with nothing if it is gone or damaged (a
-  // damaged block is removed, with a warning).
+  // Calls `done` on a reading thread, for several blocks in any order: with the block, or with
+  // nothing if it is gone or damaged (a damaged block is removed, with a warning).
   void Read(const BlockKey& key, std::function<void(std::optional<Block>)> done);
 
   // Whether the write queue has room; false also after a write has failed.
@@ -87,7 +90,9 @@ class BlockStore {
   BlockStoreStats stats_;
 
   // Declared last: their jobs use all of the above.
-  IoThread reader_;
+  // One thread reads about 1 GB/s from a page cache, and checks it.
+  std::array<IoThread, 4> readers_;
+  std::atomic<size_t> next_reader_ = 0;
   IoThread writer_;
 };
 
