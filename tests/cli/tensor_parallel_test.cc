@@ -326,6 +326,9 @@ TEST_P(RankLivesTest, AnswersAreThoseOfOneProcess) {
     Program server(ServeWords(model, GetParam(), ranks), {});
     ASSERT_TRUE(server.WaitForError("serving ")) << server.err();
     texts.push_back(Answers(PortOf(server.err()), 24));
+    const Json parts = Json::parse(Call(PortOf(server.err()), "GET", "/stats").body)["parts"];
+    EXPECT_EQ(parts.size(), ranks == 1 ? 0u : 2u);
+    for (const Json& part : parts) EXPECT_GT(part["kv"]["bytes_read"], 0) << part["name"];
     server.Signal(SIGTERM);
     EXPECT_EQ(server.Finish().exit_code, 0) << server.err();
   }

@@ -84,6 +84,8 @@ TEST_F(Information, MetricsAreThoseOfTheirPage) {
       told.insert((*at)[1]);
     }
   }
+  // Those of several ranks or replicas, which this server does not have.
+  std::erase_if(told, [](const std::string& one) { return one.starts_with("part_"); });
   EXPECT_EQ(given, told);
 }
 
