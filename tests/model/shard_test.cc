@@ -9,7 +9,6 @@
 namespace litecache::model {
 namespace {
 
-using ops::ExpertRange;
 using testing::ScopedVariable;
 
 WeightTypes TypesOf(const ModelConfig& whole, const char* quantization) {

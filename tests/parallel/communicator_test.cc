@@ -125,7 +125,8 @@ TEST_P(CommunicatorTest, Concatenations) {
 TEST_P(CommunicatorTest, SumsOfSummands) {
   if (ranks_->NextSummand(1, 4096).data == nullptr) GTEST_SKIP() << "none on this device";
   constexpr int kSums = 9, kSteps = 40;
-  for (const Size& size : {Size{1, 4}, {1, 4096}, {3, 2880}, {16, 4096}, {256, 4096}, {1531, 5120}}) {
+  for (const Size& size :
+       {Size{1, 4}, {1, 4096}, {3, 2880}, {16, 4096}, {256, 4096}, {1531, 5120}}) {
     SCOPED_TRACE(size.rows);
     const int64_t count = size.rows * size.cols;
     const auto view = [&](const Buffer& buffer) {

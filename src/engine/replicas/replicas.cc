@@ -105,7 +105,8 @@ class Replicas final : public Engine {
   std::shared_ptr<RequestHandle> Submit(Request request) override {
     // One after another, so that each choice counts for the next one.
     std::lock_guard lock(mutex_);
-    return Choose(request.prompt).Submit(std::move(request));
+    Engine& engine = Choose(request.prompt);
+    return engine.Submit(std::move(request));
   }
   ScoreResult Score(const ScoreRequest& request,
                     const std::function<void(int64_t, int64_t)>& progress) override {

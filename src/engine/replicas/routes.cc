@@ -20,15 +20,14 @@ int Routes::Choose(std::span<const int32_t> prompt, std::span<const int64_t> req
   const int first = chain.empty()
                         ? next_++ % replicas_
                         : static_cast<int>(chain[0].low % static_cast<uint64_t>(replicas_));
-  int best = -1;
-  int64_t least = 0;
-  for (int i = 0; i < replicas_; ++i) {
-    const int replica = (first + i) % replicas_;
+  const auto cost = [&](int replica) {
     const auto at = static_cast<size_t>(replica);
-    const int64_t cost = kTokensOfRequest * requests[at] - kRouteTokens * known[at];
-    if (best >= 0 && cost >= least) continue;
-    best = replica;
-    least = cost;
+    return kTokensOfRequest * requests[at] - kRouteTokens * known[at];
+  };
+  int best = first;
+  for (int i = 1; i < replicas_; ++i) {
+    const int replica = (first + i) % replicas_;
+    if (cost(replica) < cost(best)) best = replica;
   }
 
   // The beginning is used by most prompts and must be forgotten last.
