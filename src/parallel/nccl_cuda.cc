@@ -187,7 +187,7 @@ class NcclCommunicator final : public Communicator {
       group_->Minimum({&least, 1});
       return least != 0;
     };
-    summand_values_ = ranks() == 2 ? kManyValues : kFewValues;
+    summand_values_ = ranks() <= 2 ? kManyValues : kFewValues;
     // Two summands follow each other, and behind them are the arrivals.
     const size_t summand_bytes = static_cast<size_t>(summand_values_) * sizeof(float);
     const size_t bytes = 2 * summand_bytes + SumMeetings::kArrivalBytes;

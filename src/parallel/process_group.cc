@@ -122,7 +122,7 @@ ProcessGroup::~ProcessGroup() {
 std::shared_ptr<ProcessGroup> ProcessGroup::Current() { return current; }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::Start(int ranks) {
-  if (ranks < 2) throw InvalidArgument("{} ranks: there are at least two", ranks);
+  if (ranks < 1) throw InvalidArgument("{} ranks: there is at least one", ranks);
   if (current != nullptr) {
     if (current->ranks() == ranks) return current;
     throw Unsupported("tensor_parallel = {}: this process has {} ranks already", ranks,

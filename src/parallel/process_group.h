@@ -35,7 +35,7 @@ class ProcessGroup final : public Communicator {
   static std::shared_ptr<ProcessGroup> Current();
   // Starts `ranks` - 1 copies of this process, which continue behind this call as ranks 1, 2, ...
   // Call it before the process has threads or uses a GPU: throws Unsupported if it has threads,
-  // InvalidArgument unless ranks >= 2, and Error if a rank ends before all are connected. Copies
+  // InvalidArgument unless ranks >= 1, and Error if a rank ends before all are connected. Copies
   // read and write no standard input and output, leave signals to rank 0, and end with it. The
   // group lasts as long as the process: where there is one of that size, it is returned; of another
   // size, this throws Unsupported.
