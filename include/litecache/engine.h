@@ -80,13 +80,17 @@ struct EngineOptions {
   // decode rows, whose number is limited to what the kernels for few rows serve at once. Takes
   // longer for many requests. Policies full and litecache; on a GPU models in bf16.
   bool deterministic = false;
-  // Drafts: "off", or "lookup": the tokens that followed the longest earlier occurrence of the last
-  // ones, in prompt and answer, are computed in the same step as the last one and accepted as far
-  // as the model chooses them itself; the answer is the same. How many are drafted, at most
-  // draft_tokens, depends on measured acceptance and the measured time of steps. On the CPU, with
-  // policy full.
+  // Drafts: tokens that are computed in the same step as the last one and accepted as far as the
+  // model chooses them itself. "lookup": those that followed the longest earlier occurrence of the
+  // last ones, in prompt and answer. "sparse": those that decode steps of policy litecache give.
+  // "lookup,sparse": either, whichever promises more; "off". How many are drafted, at most
+  // draft_tokens, depends on measured acceptance and the measured time of steps. On the CPU.
   std::string draft = "off";
   int64_t draft_tokens = 16;
+  // Every token is chosen by attention over all rows, as with policy full; litecache's decode steps
+  // only draft ("lookup,sparse" unless `draft` says otherwise). The answer is that of policy full
+  // as far as a chunk of rows rounds as a single row does, and drafts with any policy imply it.
+  bool exact = false;
   KvOptions kv;
   // Keep the KV of finished requests for later requests with the same beginning, as long as the
   // memory is not needed.
@@ -182,6 +186,7 @@ struct DraftStats {
   // Passes of samples through the model after their prompts: each gave one token, and one for
   // every accepted one.
   int64_t passes = 0;
+  int64_t sparse_steps = 0;  // decode steps of samples that only drafted (policy litecache)
 
   double tokens_per_pass() const {
     return passes > 0 ? 1 + static_cast<double>(accepted) / static_cast<double>(passes) : 0;

@@ -53,12 +53,16 @@ Rows EngineRows() {
           "Answers that do not depend on the requests beside them, in bf16 as well; slower for "
           "many "
           "requests. With policies full and litecache"),
-      Row("draft", &O::draft, Choice({"off", "lookup"}),
-          "Drafts of the next tokens, which the model checks in one step; the answer is the same "
-          "but for bf16 rounding. lookup: what followed the last tokens earlier in prompt or "
-          "answer. On the CPU, with policy full"),
+      Row("draft", &O::draft, Choice({"off", "lookup", "sparse", "lookup,sparse"}),
+          "Drafts of the next tokens, which full attention checks in one step; the answer is the "
+          "same but for bf16 rounding. lookup: what followed the last tokens earlier in prompt or "
+          "answer. sparse: decode steps of policy litecache. On the CPU, with policies full and "
+          "litecache"),
       Row("draft_tokens", &O::draft_tokens, Whole(1, 63),
           "The most tokens drafted for a sequence in a step; fewer where more do not pay"),
+      Row("exact", &O::exact, Flag(),
+          "Answers of full attention whatever the policy: decode steps of litecache only draft "
+          "(--draft lookup,sparse unless it is given)"),
   };
 }
 

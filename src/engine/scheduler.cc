@@ -88,7 +88,12 @@ void Scheduler::AddDecodes(Group* group, bool drafted, StepPlan* plan) const {
     const int64_t past = group->prompt_size() + sample.generated - 1;
     const auto rows = 1 + static_cast<int64_t>(draft.size());
     plan->decodes.push_back({group, i, static_cast<int64_t>(plan->logit_rows.size()), rows - 1});
-    plan->step.sequences.push_back({sample.sequence, plan->step.rows, rows, past, !drafted});
+    plan->step.sequences.push_back({.id = sample.sequence,
+                                    .first_row = plan->step.rows,
+                                    .rows = rows,
+                                    .past = past,
+                                    .decode = !drafted,
+                                    .drafted = drafted});
     plan->tokens.push_back(sample.last_token);
     plan->tokens.insert(plan->tokens.end(), draft.begin(), draft.end());
     for (int64_t row = 0; row < rows; ++row) {

@@ -79,6 +79,9 @@ struct StepSequence {
   // that index prompts then start on a layer as soon as it has attended this chunk, in parallel
   // with later layers. Results are correct without it, and also if another chunk follows.
   bool ends_prompt = false;
+  // A chunk of an answer: the last token and drafted ones, which Truncate() may take back after the
+  // step. Decode rows have come before and may follow.
+  bool drafted = false;
 };
 
 // The batch of one forward pass: decode rows and prefill chunks together, the decode rows first.
@@ -134,10 +137,16 @@ class Cache {
   virtual int64_t Length(SequenceId id) const = 0;
 
   // ---- Drafts: a step may hold tokens that turn out not to follow. ----
+  // Whether decode rows attend a selection of the rows, where the same rows as a chunk would attend
+  // all of them. Decode rows are drafts then, and a chunk verifies them.
+  virtual bool SelectsRows() const { return false; }
   // If not, Truncate() throws Unsupported.
   virtual bool CanTruncate() const { return false; }
-  // Removes a sequence's tokens from `tokens` on, at most Length(id), between steps: rows,
-  // pages and everything computed from them are as if they had never been stored.
+  // The most tokens that may be taken back, whether one step has stored them or several.
+  static constexpr int64_t kMostDrafted = 64;
+  // Removes a sequence's tokens from `tokens` on, at most Length(id) and at most kMostDrafted of
+  // them, between steps: rows, pages and everything computed from them are as if they had never
+  // been stored.
   virtual void Truncate(SequenceId id, int64_t tokens);
 
   // ---- Prefixes: rows that later sequences with the same beginning can share. If SharesPrefixes()

@@ -21,6 +21,7 @@ class ForwardingCache : public Cache {
   SequenceId Fork(SequenceId parent) override { return inner_.Fork(parent); }
   void Release(SequenceId id) override { inner_.Release(id); }
   int64_t Length(SequenceId id) const override { return inner_.Length(id); }
+  bool SelectsRows() const override { return inner_.SelectsRows(); }
   bool CanTruncate() const override { return inner_.CanTruncate(); }
   void Truncate(SequenceId id, int64_t tokens) override { inner_.Truncate(id, tokens); }
   void BeginStep(const Step& step) override { inner_.BeginStep(step); }
