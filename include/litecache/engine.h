@@ -188,6 +188,13 @@ struct DraftStats {
   int64_t passes = 0;
   int64_t sparse_steps = 0;  // decode steps of samples that only drafted (policy litecache)
 
+  DraftStats& operator+=(const DraftStats& more) {
+    drafted += more.drafted;
+    accepted += more.accepted;
+    passes += more.passes;
+    sparse_steps += more.sparse_steps;
+    return *this;
+  }
   double tokens_per_pass() const {
     return passes > 0 ? 1 + static_cast<double>(accepted) / static_cast<double>(passes) : 0;
   }

@@ -65,6 +65,7 @@ class Options(KvOptions, total=False):
     deterministic: bool
     draft: bool
     draft_tokens: Union[str, int, float]
+    exact: bool
     data_parallel: Union[str, int, float]
     prefill_chunk_beside: Union[str, int, float]
     prefix_cache: bool

@@ -49,9 +49,7 @@ std::string Summary(const std::vector<RequestResult>& results, double seconds,
   int64_t generated = 0;
   DraftStats drafts;
   for (const auto& result : results) {
-    drafts.drafted += result.stats.drafts.drafted;
-    drafts.accepted += result.stats.drafts.accepted;
-    drafts.passes += result.stats.drafts.passes;
+    drafts += result.stats.drafts;
     prompt_tokens += result.stats.prompt_tokens;
     generated += result.stats.generated_tokens;
   }
@@ -99,6 +97,8 @@ nlohmann::ordered_json StatsJson(const RequestResult& result, const SampleResult
   if (stats.drafts.passes > 0) {
     json["drafts"] = {{"drafted", stats.drafts.drafted},
                       {"accepted", stats.drafts.accepted},
+                      {"passes", stats.drafts.passes},
+                      {"sparse_steps", stats.drafts.sparse_steps},
                       {"tokens_per_pass", stats.drafts.tokens_per_pass()}};
   }
   return json;

@@ -28,8 +28,8 @@ Core::Core(const Backend& backend, const CoreOptions& options)
       vocab_(backend.decoder->config().vocab),
       budget_{backend.cache, backend.cache->GetStats().capacity},
       scheduler_({budget_.bytes, options.max_batch, options.prefill_chunk,
-                  options.prefill_chunk_beside_decode, options.score_rows,
-                  options.decode_rows > 0}),
+                  options.prefill_chunk_beside_decode, options.score_rows, options.decode_rows > 0,
+                  options.draft_tokens > 0 && backend.cache->SelectsRows()}),
       sends_beside_steps_(backend.device->type() != DeviceType::kCpu && options.decode_rows == 0),
       scratch_(backend.pool != nullptr ? static_cast<size_t>(backend.pool->size()) : 1) {
   LC_CHECK(options.max_batch >= 1 && options.prefill_chunk >= 1 && options.score_rows >= 1);
@@ -41,8 +41,15 @@ Core::Core(const Backend& backend, const CoreOptions& options)
           "draft: a model with sliding windows or states cannot take back rejected tokens; leave "
           "drafts off");
     }
-    throw Unsupported("draft: KV policy '{}' cannot take back rejected tokens here; use full",
-                      backend.cache->policy());
+    throw Unsupported(
+        "draft: KV policy '{}' cannot take back rejected tokens here; use full or litecache",
+        backend.cache->policy());
+  }
+  if (options.draft_tokens > 0 && options.draft_sparse && !backend.cache->SelectsRows()) {
+    throw Unsupported(
+        "draft = sparse: every step of KV policy '{}' attends all rows, so none is faster than "
+        "another; use policy litecache, or draft = lookup",
+        backend.cache->policy());
   }
   if (options.sample_on_device && options.draft_tokens == 0) {
     device_sampler_ =

@@ -50,8 +50,10 @@ struct CoreOptions {
   // EngineOptions::deterministic: the most decode rows of a step, which then has no other rows; 0:
   // off.
   int64_t decode_rows = 0;
-  // EngineOptions::draft_tokens; 0: no drafts. The host chooses all tokens then.
+  // EngineOptions::draft_tokens; 0: no drafts. The host chooses all tokens then, and with a cache
+  // that SelectsRows() they are chosen by attention over all rows.
   int64_t draft_tokens = 0;
+  bool draft_lookup = true, draft_sparse = false;  // EngineOptions::draft
   bool draft_always = false;  // drafts of full length, whether or not they pay: for tests
 };
 
@@ -71,17 +73,31 @@ class Core {
   EngineStats Stats() const;
 
  private:
+  // Work on one sample's mask in a row (TokenConstraint::Prepare): 0.1 ms. A mask that takes longer
+  // ends a draft, so that other samples do not wait for it.
+  static constexpr int64_t kMaskPiece = 10'000;
+
   struct Sampled {
     Group* group = nullptr;
     size_t sample = 0;
     int64_t logit_row = 0;
     std::optional<DeviceToken> chosen;  // chosen by the device; if unset, the row is on the host
+    bool drafted = false;               // the token is a draft
     // Results.
     int32_t token = 0;
     std::optional<TokenLogprob> logprob;
     std::vector<TokenLogprob> top_logprobs;
     bool complete = false;  // the sample's constraint has ended the answer
     std::string error;
+  };
+
+  // A sample that decode steps draft for, and its state before them.
+  struct SparseDraft {
+    Group* group = nullptr;
+    size_t sample = 0;
+    int64_t most = 0;  // tokens that may be drafted
+    int32_t last_token = 0;
+    std::unique_ptr<TokenConstraint> constraint = nullptr;
   };
 
   void Enqueue(std::unique_ptr<Group> group);
@@ -131,6 +147,15 @@ class Core {
   void Deliver(Sampled* row);
   // Proposes the next step's drafts (core_drafts.cc).
   void ProposeDrafts();
+  // How many of `most` tokens to draft from the text for a sample that joins a step of `rows` rows.
+  // Updates the drafts and the step's expected tokens.
+  int64_t ProposeLookup(int64_t most, int64_t rows, SampleDrafts* drafts, double* tokens);
+  // Drafts `length` tokens of each of sparse_, or as many as it may, by decode steps, and takes
+  // back everything but the drafts (core_sparse_drafts.cc).
+  void DraftSparse(int64_t length);
+  // Appends a token to a sample's draft as if the sample had chosen it; returns whether another one
+  // may follow.
+  bool AppendDrafted(const Sampled& row);
   // Follows a step's drafts as far as they are what the samples choose, and takes the rest back.
   void FinishDrafts(const StepPlan& plan);
   // The same for one sample: frees the rows of drafted tokens that it has not chosen.
@@ -167,7 +192,10 @@ class Core {
   std::vector<int64_t> chosen_decodes_, chosen_prompts_;
   std::vector<std::vector<uint32_t>> allowed_;  // [plan.decodes], by their constraints
   std::vector<Sampled> sampled_;
-  StepCosts step_costs_;
+  StepCosts step_costs_, sparse_costs_;  // of steps, and of decode steps that only draft
+  std::vector<SparseDraft> sparse_;      // the samples for which such steps draft
+  StepPlan sparse_plan_;
+  int64_t sparse_skipped_ = 0;  // steps for which they have not drafted
   // A GPU computes a step while the last one's results are sent, which takes the readers' locks and
   // wakes them. On a CPU they are sent first, and after all parts of a divided plan.
   const bool sends_beside_steps_;

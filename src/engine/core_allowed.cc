@@ -12,8 +12,6 @@ namespace {
 // computed for a fifth of the time that the last step took, but at least for this many seconds.
 constexpr double kShareOfAStep = 0.2;
 constexpr double kLeastSeconds = 2e-4;
-// Work of one sample in a row (TokenConstraint::Prepare): 0.1 ms.
-constexpr int64_t kPiece = 10'000;
 
 }  // namespace
 
@@ -35,7 +33,7 @@ bool Core::PrepareConstraints() {
     for (int64_t i = begin; i < end; ++i) {
       const auto& [constraint, prepared] = left[static_cast<size_t>(i)];
       try {
-        *prepared = constraint->Prepare(kPiece);
+        *prepared = constraint->Prepare(kMaskPiece);
       } catch (...) {
         *prepared = true;  // Mask() throws it again, which ends the request
       }

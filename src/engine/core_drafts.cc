@@ -6,12 +6,10 @@
 namespace litecache::engine {
 namespace {
 
-// Work on a constraint's mask between two rows of a draft (TokenConstraint::Prepare): 0.1 ms. A
-// mask that takes longer ends the draft, so that other samples do not wait for it.
-constexpr int64_t kMaskPiece = 10'000;
+// Steps without drafts after which a few tokens are drafted, whether or not that promises to pay.
+constexpr int64_t kSparseRetry = 64;
 
 }  // namespace
-
 void Core::ProposeDrafts() {
   int64_t rows = 0;
   bool prefilling = false;
@@ -27,26 +25,54 @@ void Core::ProposeDrafts() {
   if (prefilling) return;
   auto tokens = static_cast<double>(rows);
   int64_t left = options_.score_rows;  // logits that the step has room for
+  sparse_.clear();
+  std::vector<double> rates;  // of sparse_
   for (const auto& group : scheduler_.running()) {
-    for (Sample& sample : group->samples) {
+    for (size_t i = 0; i < group->samples.size(); ++i) {
+      Sample& sample = group->samples[i];
       if (!sample.live || !sample.prepared) continue;
       // The last token of an answer is never fed back.
       const int64_t most =
           std::min({options_.draft_tokens, left, group->max_tokens - sample.generated - 1});
       if (most <= 0) continue;
       SampleDrafts& drafts = *sample.drafts;
-      drafts.match = drafts.lookup.Propose(most, &drafts.next);
-      if (drafts.match == 0) continue;
-      const int64_t length =
-          options_.draft_always
-              ? most
-              : DraftLength(step_costs_, drafts.acceptance.Rate(drafts.match), most, rows, &tokens);
-      if (length == 0) drafts.acceptance.Skip(drafts.match);
-      drafts.next.resize(static_cast<size_t>(length));
+      const int64_t length = ProposeLookup(most, rows, &drafts, &tokens);
       rows += length;
       left -= length;
+      if (length > 0 || !options_.draft_sparse) continue;
+      drafts.match = Acceptance::kSparse;
+      sparse_.push_back({group.get(), i, most, sample.last_token});
+      rates.push_back(drafts.acceptance.Rate(Acceptance::kSparse));
     }
   }
+  if (sparse_.empty()) return;
+  const int64_t most = std::min(options_.draft_tokens, left / std::ssize(sparse_));
+  int64_t length = options_.draft_always
+                       ? most
+                       : SparseLength(step_costs_, sparse_costs_, rates, most, rows, tokens);
+  // What decode steps cost changes with the contexts, so they are measured again now and then.
+  if (length == 0 && ++sparse_skipped_ % kSparseRetry == 0) length = std::min(most, kFewDrafts);
+  if (length > 0) return DraftSparse(length);
+  for (const SparseDraft& one : sparse_) {
+    one.group->samples[one.sample].drafts->acceptance.Skip(Acceptance::kSparse);
+  }
+}
+
+int64_t Core::ProposeLookup(int64_t most, int64_t rows, SampleDrafts* drafts, double* tokens) {
+  if (!options_.draft_lookup) return 0;
+  drafts->match = drafts->lookup.Propose(most, &drafts->next);
+  if (drafts->match == 0) return 0;
+  const double rate = drafts->acceptance.Rate(drafts->match);
+  int64_t length =
+      options_.draft_always ? most : DraftLength(step_costs_, rate, most, rows, tokens);
+  if (length == 0) drafts->acceptance.Skip(drafts->match);
+  // A match costs nothing, but decode steps may be right more often.
+  if (options_.draft_sparse && !options_.draft_always &&
+      rate < drafts->acceptance.Rate(Acceptance::kSparse)) {
+    length = 0;
+  }
+  drafts->next.resize(static_cast<size_t>(length));
+  return length;
 }
 
 void Core::FinishDrafts(const StepPlan& plan) {

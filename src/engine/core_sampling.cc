@@ -139,7 +139,7 @@ void Core::SampleRow(Sampled* row, SamplerScratch* scratch) {
     row->complete = sample.constraint->Finished();
   }
   const int logprobs = row->group->request.logprobs;
-  if (logprobs < 0) return;
+  if (logprobs < 0 || row->drafted) return;
   if (row->chosen) {
     row->logprob = {row->token, row->chosen->logprob};
     return;

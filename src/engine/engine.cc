@@ -5,10 +5,12 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/error.h"
@@ -70,6 +72,7 @@ class EngineImpl final : public Engine {
         return std::make_unique<TokenizerText>(parts_.tokenizer, skip_special);
       };
     }
+    const std::string drafts = Drafts(options, *backend.cache);
     core_ = std::make_unique<engine::Core>(
         backend, engine::CoreOptions{
                      plan_.memory.context_limit, plan_.memory.max_batch, plan_.memory.prefill_chunk,
@@ -80,7 +83,8 @@ class EngineImpl final : public Engine {
                      options.deterministic ? engine::DeterministicRows(
                                                  *parts_.decoder, parts_.device(), plan_.kv.policy)
                                            : 0,
-                     DraftTokens(options)});
+                     drafts == "off" ? 0 : options.draft_tokens, drafts.starts_with("lookup"),
+                     drafts.ends_with("sparse"), DraftsAlways()});
   }
 
   ~EngineImpl() override {
@@ -153,13 +157,29 @@ class EngineImpl final : public Engine {
     leading_cache_ = std::make_unique<engine::LeadingCache>(*cache_, part, *parts_.group);
     leading_decoder_ = std::make_unique<engine::LeadingDecoder>(*parts_.decoder, *leading_cache_);
   }
-  int64_t DraftTokens(const EngineOptions& options) const {
-    if (options.draft == "off") return 0;
-    if (parts_.machine.gpu != nullptr) {
-      throw Unsupported("draft = {}: drafts run on the CPU only; leave it out, or use device = cpu",
-                        options.draft);
+  // LITECACHE_DRAFT_ALWAYS=1 drafts whether or not it pays, to measure how many drafts are
+  // accepted.
+  static bool DraftsAlways() {
+    const char* asked = std::getenv("LITECACHE_DRAFT_ALWAYS");
+    return asked != nullptr && std::string_view(asked) == "1";
+  }
+  // EngineOptions::draft with `exact` resolved.
+  std::string Drafts(const EngineOptions& options, const kv::Cache& cache) const {
+    std::string drafts = options.draft;
+    if (options.exact && drafts == "off" && plan_.kv.policy != "full" &&
+        plan_.kv.policy != "kvpr") {
+      if (!cache.SelectsRows()) {
+        throw Unsupported(
+            "exact: nothing verifies what KV policy '{}' leaves out; use full, kvpr or litecache",
+            plan_.kv.policy);
+      }
+      drafts = "lookup,sparse";
     }
-    return options.draft_tokens;
+    if (drafts != "off" && parts_.machine.gpu != nullptr) {
+      throw Unsupported("{} = {}: drafts run on the CPU only; leave it out, or use device = cpu",
+                        options.exact ? "exact" : "draft", options.exact ? "true" : drafts);
+    }
+    return drafts;
   }
   std::optional<engine::PrefixOptions> Prefixes(const EngineOptions& options) const {
     if (!options.prefix_cache) return std::nullopt;

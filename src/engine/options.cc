@@ -138,9 +138,10 @@ void EngineOptions::Validate(OptionNames names) const {
     throw InvalidArgument("{} {}: {}", name("quantize"), quantize, error.what());
   }
   kv.Validate(names);
-  if (draft != "off" && deterministic) {
-    throw InvalidArgument("{} {}: the rows of a draft are computed together, so it excludes {}",
-                          name("draft"), draft, name("deterministic"));
+  if ((draft != "off" || exact) && deterministic) {
+    throw InvalidArgument("{}: the rows of a draft are computed together, so it excludes {}",
+                          draft != "off" ? name("draft") + " " + draft : name("exact"),
+                          name("deterministic"));
   }
   if (deterministic && kv.policy != "full" && kv.policy != "litecache" && kv.policy != "auto") {
     throw InvalidArgument("{}: policy '{}' makes no such promise; use full or litecache",

@@ -20,9 +20,18 @@ TokenHistory::Entry& TokenHistory::Find(int32_t token) {
 
 void TokenHistory::AddPrompt(std::span<const int32_t> prompt) {
   for (int32_t token : prompt) Find(token);
+  prompt_entries_ = entries_.size();
 }
 
 void TokenHistory::AddGenerated(int32_t token) { ++Find(token).generated; }
+
+void TokenHistory::RemoveGenerated(int32_t token) {
+  const auto found = index_.find(token);
+  if (--entries_[found->second].generated > 0 || found->second < prompt_entries_) return;
+  // It was the token's first appearance, so nothing has appeared since.
+  entries_.pop_back();
+  index_.erase(found);
+}
 
 namespace {
 
@@ -96,6 +105,11 @@ int32_t Sampler::Choose(std::span<const float> row, SamplerScratch* scratch) con
 void Sampler::Count(int32_t token) {
   ++drawn_;
   if (HasPenalties()) history_.AddGenerated(token);
+}
+
+void Sampler::TakeBack(int32_t token) {
+  --drawn_;
+  if (HasPenalties()) history_.RemoveGenerated(token);
 }
 
 std::span<const float> Sampler::Adjust(std::span<const float> logits,

@@ -33,6 +33,8 @@ class TokenHistory {
   };
   void AddPrompt(std::span<const int32_t> prompt);
   void AddGenerated(int32_t token);
+  // Undoes the last AddGenerated() of the answer.
+  void RemoveGenerated(int32_t token);
   // Distinct tokens in order of first appearance.
   std::span<const Entry> entries() const { return entries_; }
 
@@ -40,6 +42,7 @@ class TokenHistory {
   Entry& Find(int32_t token);
 
   std::vector<Entry> entries_;
+  size_t prompt_entries_ = 0;  // those that the prompt has made
   std::unordered_map<int32_t, size_t> index_;
 };
 
@@ -67,6 +70,8 @@ class Sampler {
   double NextUniform() const;
   std::span<const TokenHistory::Entry> seen() const { return history_.entries(); }
   void Accept(int32_t token) { Count(token); }
+  // As if the last token, which this one is, had not been chosen.
+  void TakeBack(int32_t token);
 
  private:
   bool HasPenalties() const;

@@ -82,36 +82,47 @@ void Scheduler::AddDecodes(Group* group, bool drafted, StepPlan* plan) const {
   for (size_t i = 0; i < group->samples.size(); ++i) {
     const Sample& sample = group->samples[i];
     if (!sample.live || !sample.prepared) continue;
-    const std::span<const int32_t> draft = sample.draft();
-    if (draft.empty() == drafted) continue;
-    // The last sampled token is not in the cache yet.
-    const int64_t past = group->prompt_size() + sample.generated - 1;
-    const auto rows = 1 + static_cast<int64_t>(draft.size());
-    plan->decodes.push_back({group, i, static_cast<int64_t>(plan->logit_rows.size()), rows - 1});
-    plan->step.sequences.push_back({.id = sample.sequence,
-                                    .first_row = plan->step.rows,
-                                    .rows = rows,
-                                    .past = past,
-                                    .decode = !drafted,
-                                    .drafted = drafted});
-    plan->tokens.push_back(sample.last_token);
-    plan->tokens.insert(plan->tokens.end(), draft.begin(), draft.end());
-    for (int64_t row = 0; row < rows; ++row) {
-      plan->logit_rows.push_back(plan->step.rows + row);
-      plan->positions.push_back(static_cast<int32_t>(past + row));
+    if ((limits_.verified || !sample.draft().empty()) == drafted) {
+      AddSample(group, i, /*decode=*/!drafted, plan);
     }
-    plan->step.rows += rows;
-    if (!drafted) plan->step.decode_rows += 1;
   }
+}
+
+void Scheduler::AddSample(Group* group, size_t index, bool decode, StepPlan* plan) {
+  const Sample& sample = group->samples[index];
+  const std::span<const int32_t> draft = decode ? std::span<const int32_t>() : sample.draft();
+  // The last sampled token is not in the cache yet.
+  const int64_t past = group->prompt_size() + sample.generated - 1;
+  const auto rows = 1 + static_cast<int64_t>(draft.size());
+  plan->decodes.push_back({group, index, static_cast<int64_t>(plan->logit_rows.size()), rows - 1});
+  plan->step.sequences.push_back({.id = sample.sequence,
+                                  .first_row = plan->step.rows,
+                                  .rows = rows,
+                                  .past = past,
+                                  .decode = decode,
+                                  .drafted = !decode});
+  plan->tokens.push_back(sample.last_token);
+  plan->tokens.insert(plan->tokens.end(), draft.begin(), draft.end());
+  for (int64_t row = 0; row < rows; ++row) {
+    plan->logit_rows.push_back(plan->step.rows + row);
+    plan->positions.push_back(static_cast<int32_t>(past + row));
+  }
+  plan->step.rows += rows;
+  if (decode) plan->step.decode_rows += 1;
 }
 
 void Scheduler::AddScoreDecode(Group* group, StepPlan* plan) const {
   const int64_t at = group->prefilled;
   plan->prefills.push_back({group, at, 1, static_cast<int64_t>(plan->logit_rows.size()), 1});
   plan->logit_rows.push_back(plan->step.rows);
-  plan->step.sequences.push_back({group->prompt_sequence, plan->step.rows, 1, at, true});
+  plan->step.sequences.push_back({.id = group->prompt_sequence,
+                                  .first_row = plan->step.rows,
+                                  .rows = 1,
+                                  .past = at,
+                                  .decode = !limits_.verified,
+                                  .drafted = limits_.verified});
   plan->step.rows += 1;
-  plan->step.decode_rows += 1;
+  if (!limits_.verified) plan->step.decode_rows += 1;
   plan->tokens.push_back(group->prompt()[static_cast<size_t>(at)]);
   plan->positions.push_back(static_cast<int32_t>(at));
 }
@@ -196,6 +207,13 @@ void Scheduler::PlanAlone(Group* group, StepPlan* plan) const {
   for (const bool drafted : {false, true}) AddDecodes(group, drafted, plan);
   Budget budget{limits_.prefill_chunk, limits_.score_rows};
   if (group->prefilling()) AddPrefill(group, &budget, plan);
+}
+
+void Scheduler::PlanDrafts(std::span<const DraftingSample> samples, StepPlan* plan) {
+  plan->Clear();
+  for (const DraftingSample& one : samples) {
+    AddSample(one.group, one.sample, /*decode=*/true, plan);
+  }
 }
 
 void Scheduler::RemoveEnded() {

@@ -28,6 +28,15 @@ struct SchedulerLimits {
   // is less), whatever else the step processes: a step takes whole chunks, the last one beyond the
   // limits above. Its plan has to be divided (step_parts.h).
   bool whole_chunks = false;
+  // Samples decode as chunks, also without drafts, since decode rows only draft
+  // (kv::Cache::SelectsRows).
+  bool verified = false;
+};
+
+// A sample that drafts.
+struct DraftingSample {
+  Group* group = nullptr;
+  size_t sample = 0;
 };
 
 // One forward pass, ready for the model, with the owners of its rows.
@@ -81,6 +90,8 @@ class Scheduler {
   void Plan(StepPlan* plan);
   // Plans a step of one request alone: its samples' rows, or the next chunk of its prompt.
   void PlanAlone(Group* group, StepPlan* plan) const;
+  // Plans a step in which these samples decode, whose tokens are drafts.
+  static void PlanDrafts(std::span<const DraftingSample> samples, StepPlan* plan);
   // Drops requests that have ended, running or waiting.
   void RemoveEnded();
 
@@ -92,6 +103,8 @@ class Scheduler {
   // Decode rows come first in a step, and samples with drafts are chunks: drafted says which of the
   // two kinds to add.
   void AddDecodes(Group* group, bool drafted, StepPlan* plan) const;
+  // Adds a sample's last token and its draft, as a chunk or as one decode row.
+  static void AddSample(Group* group, size_t sample, bool decode, StepPlan* plan);
   // Adds the next token of a score job that has reached its decode steps.
   void AddScoreDecode(Group* group, StepPlan* plan) const;
   // How many prompt tokens a step can still take.

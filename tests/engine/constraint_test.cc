@@ -52,6 +52,46 @@ class EveryThird final : public TokenConstraint {
   std::vector<uint32_t> mask_;
 };
 
+// Drafts follow the constraint, too, and are taken back with it.
+TEST(Constraint, DraftsChangeNoAnswer) {
+  auto random = TestRandom(37);
+  std::atomic<int> alive{0};
+  for (const bool sparse : {false, true}) {
+    Fixture plain, drafting({.context = 4000,
+                             .max_batch = 16,
+                             .prefill_chunk = 48,
+                             .score_rows = 40,
+                             .draft_tokens = 5,
+                             .draft_lookup = !sparse,
+                             .draft_sparse = sparse,
+                             .draft_always = true});
+    if (sparse) drafting.rig.cache = FewRows(drafting.rig);
+    Core& without = plain.Start();
+    Core& with = drafting.Start();
+    for (int i = 0; i < 20; ++i) {
+      Request request;
+      request.prompt = RandomPrompt(random, 120);
+      request.max_tokens = 30;
+      request.n = 1 + static_cast<int>(random() % 3);
+      request.sampling.temperature = random() % 2 == 0 ? 0 : 1;
+      request.sampling.seed = random();
+      request.sampling.repetition_penalty = random() % 2 == 0 ? 1 : 1.2;
+      request.bad_words = {{12, 30}, {9}};
+      request.min_tokens = 6;
+      request.constraint =
+          std::make_shared<EveryThird>(static_cast<int>(4 + random() % 20), &alive);
+      const auto expected = ReadAll(*without.Submit(request), request.n);
+      const auto answers = ReadAll(*with.Submit(request), request.n);
+      for (size_t sample = 0; sample < expected.size(); ++sample) {
+        EXPECT_EQ(answers[sample].tokens, expected[sample].tokens);
+        EXPECT_EQ(answers[sample].finish, expected[sample].finish);
+      }
+    }
+    EXPECT_GT(with.Stats().drafts.accepted, sparse ? 0 : -1);
+  }
+  EXPECT_EQ(alive, 0);
+}
+
 TEST(Constraint, EverySampleHasItsOwn) {
   auto random = TestRandom(31);
   std::atomic<int> alive{0};

@@ -18,6 +18,7 @@
 
 #include "engine/core.h"
 #include "engine/toy_decoder.h"
+#include "kv/cache_plan.h"
 #include "test_seed.h"
 
 namespace litecache::engine {
@@ -63,6 +64,23 @@ struct Fixture {
   std::vector<int32_t> eos_ids;
   std::unique_ptr<Core> core;
 };
+
+// Policy litecache with so few rows that its decode steps choose other tokens than full attention
+// now and then, and windows that drafts exceed.
+inline std::unique_ptr<kv::Cache> FewRows(ToyRig& rig) {
+  kv::Layout layout = rig.cache->layout();
+  KvOptions options;
+  options.policy = "litecache";
+  options.retriever = "exact";
+  options.budget = KvBudget::Parse("24");
+  options.sink_tokens = 2;
+  options.recent_tokens = 4;
+  options.carry_tokens = 8;
+  options.resident_first_layer = false;
+  options.prefetch = "off";
+  return kv::PlanLiteCache(layout, options, nullptr)
+      ->Create(rig.device, {.device = 1u << 30, .host = 1u << 30});
+}
 
 struct Answer {
   std::vector<int32_t> tokens;

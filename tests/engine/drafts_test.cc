@@ -1,4 +1,6 @@
 // Drafts change how many steps an answer takes, and nothing else.
+#include <numeric>
+
 #include "engine/core_fixture.h"
 #include "engine/draft/draft_length.h"
 #include "engine/draft/lookup.h"
@@ -6,14 +8,36 @@
 namespace litecache::engine {
 namespace {
 
-CoreOptions Drafting(int64_t tokens) {
-  return {.context = 4000,
-          .max_batch = 16,
-          .prefill_chunk = 48,
-          .score_rows = 24,
-          .draft_tokens = tokens,
-          .draft_always = true};
+constexpr CoreOptions kPlain{
+    .context = 4000, .max_batch = 16, .prefill_chunk = 48, .score_rows = 100};
+
+struct Drafter {
+  std::string name;
+  bool lookup = false, sparse = false;
+};
+
+CoreOptions Drafting(int64_t tokens, const Drafter& drafter = {"lookup", true}) {
+  CoreOptions options = kPlain;
+  options.draft_tokens = tokens;
+  options.draft_lookup = drafter.lookup;
+  options.draft_sparse = drafter.sparse;
+  options.draft_always = true;
+  return options;
 }
+
+// A core that drafts; with decode steps of policy litecache, if it drafts by these.
+struct DraftingFixture : Fixture {
+  DraftingFixture(int64_t tokens, const Drafter& drafter) : Fixture(Drafting(tokens, drafter)) {
+    if (drafter.sparse) rig.cache = FewRows(rig);
+  }
+};
+
+class DraftsTest : public ::testing::TestWithParam<Drafter> {};
+
+INSTANTIATE_TEST_SUITE_P(Drafters, DraftsTest,
+                         ::testing::Values(Drafter{"lookup", true}, Drafter{"sparse", false, true},
+                                           Drafter{"both", true, true}),
+                         [](const auto& info) { return info.param.name; });
 
 // A request whose answer consists of a few tokens, so that text repeats and about half of the
 // drafted tokens are chosen.
@@ -35,10 +59,10 @@ Request FewTokens(std::mt19937_64& random) {
   return request;
 }
 
-TEST(Drafts, ChangeNoAnswer) {
+TEST_P(DraftsTest, ChangeNoAnswer) {
   auto random = TestRandom(1);
-  Fixture plain({.context = 4000, .max_batch = 16, .prefill_chunk = 48, .score_rows = 24});
-  Fixture drafting(Drafting(7));
+  Fixture plain(kPlain);
+  DraftingFixture drafting(7, GetParam());
   Core& without = plain.Start();
   Core& with = drafting.Start();
   std::vector<Request> requests;
@@ -71,17 +95,17 @@ TEST(Drafts, ChangeNoAnswer) {
     EXPECT_EQ(stats.generated_tokens - requests[i].n, stats.drafts.passes + stats.drafts.accepted);
   }
   const EngineStats stats = with.Stats();
+  EXPECT_EQ(stats.drafts.sparse_steps > 0, GetParam().sparse);
   EXPECT_GT(stats.drafts.accepted, stats.generated_tokens / 40);
   EXPECT_LT(stats.drafts.accepted, stats.drafts.drafted);
   EXPECT_EQ(stats.generated_tokens - firsts, stats.drafts.passes + stats.drafts.accepted);
 }
 
-TEST(Drafts, CancelsLeaveNothingAndKeptPrefixesHoldNoRejectedToken) {
+TEST_P(DraftsTest, CancelsLeaveNothingAndKeptPrefixesHoldNoRejectedToken) {
   auto random = TestRandom(2);
-  CoreOptions options = Drafting(9);
-  options.prefixes = PrefixOptions{};
-  Fixture drafting(options);
-  Fixture plain({.context = 4000, .max_batch = 16, .prefill_chunk = 48, .score_rows = 24});
+  DraftingFixture drafting(9, GetParam());
+  drafting.options.prefixes = PrefixOptions{};
+  Fixture plain(kPlain);
   Core& with = drafting.Start();
   Core& without = plain.Start();
   for (int i = 0; i < 40; ++i) {
@@ -104,6 +128,81 @@ TEST(Drafts, CancelsLeaveNothingAndKeptPrefixesHoldNoRejectedToken) {
   }
   EXPECT_GT(with.Stats().prefix.hits, 0);
   EXPECT_GT(with.Stats().drafts.accepted, 0);
+}
+
+// Probabilities of all answers of three tokens after `prompt`, by the logits of a plain forward
+// pass, if only `tokens` may come.
+std::map<std::vector<int32_t>, double> AnswerProbabilities(const std::vector<int32_t>& prompt,
+                                                           const std::vector<int32_t>& tokens) {
+  std::map<std::vector<int32_t>, double> probabilities = {{{}, 1.0}};
+  ToyRig rig;
+  for (int length = 0; length < 3; ++length) {
+    std::map<std::vector<int32_t>, double> longer;
+    for (const auto& [answer, probability] : probabilities) {
+      std::vector<int32_t> input = prompt;
+      input.insert(input.end(), answer.begin(), answer.end());
+      PlainLoop(rig.decoder, *rig.cache, *rig.stream, input, 1, [&](std::span<const float> row) {
+        std::vector<double> weights;
+        for (const int32_t token : tokens) {
+          weights.push_back(std::exp(static_cast<double>(row[static_cast<size_t>(token)])));
+        }
+        const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+        for (size_t i = 0; i < tokens.size(); ++i) {
+          std::vector<int32_t> next = answer;
+          next.push_back(tokens[i]);
+          longer[next] = probability * weights[i] / sum;
+        }
+        return 0;
+      });
+    }
+    probabilities = std::move(longer);
+  }
+  return probabilities;
+}
+
+// The number of answers of three tokens in 3,000 samples, against their probabilities.
+TEST_P(DraftsTest, SampledAnswersHaveTheModelsDistribution) {
+  auto random = TestRandom(5);
+  const std::vector<int32_t> tokens = {11, 42, 77, 80};
+  DraftingFixture drafting(4, GetParam());
+  Core& core = drafting.Start();
+  Request request;
+  request.prompt = RandomPrompt(random, 1);
+  // All tokens often, so that there is something to look up.
+  while (request.prompt.size() < 90) request.prompt.push_back(tokens[random() % tokens.size()]);
+  request.max_tokens = 3;
+  request.n = 10;
+  request.sampling.temperature = 1;
+  for (const int32_t token : tokens) request.sampling.logit_bias.emplace_back(token, 100.0f);
+  constexpr int kSamples = 3000;
+  std::map<std::vector<int32_t>, int> counts;
+  for (int sampled = 0; sampled < kSamples; sampled += request.n) {
+    request.sampling.seed = random();
+    const auto handle = core.Submit(request);
+    for (const Answer& answer : ReadAll(*handle, request.n)) ++counts[answer.tokens];
+  }
+  EXPECT_GT(core.Stats().drafts.accepted, 0);
+  EXPECT_LT(core.Stats().drafts.accepted, core.Stats().drafts.drafted);
+  double chi_square = 0, rare = 0;
+  int classes = 0, rare_count = 0;
+  const auto add = [&](double expected, int count) {
+    chi_square += (count - expected) * (count - expected) / expected;
+    ++classes;
+  };
+  for (const auto& [answer, probability] : AnswerProbabilities(request.prompt, tokens)) {
+    const double expected = probability * kSamples;
+    if (expected >= 5) {
+      add(expected, counts[answer]);
+    } else {
+      rare += expected;
+      rare_count += counts[answer];
+    }
+  }
+  if (rare >= 5) add(rare, rare_count);
+  ASSERT_GE(classes, 4);
+  // Six standard deviations above the mean of the chi-square distribution.
+  const double freedom = classes - 1;
+  EXPECT_LT(chi_square, freedom + 6 * std::sqrt(2 * freedom)) << classes << " classes";
 }
 
 TEST(Drafts, LookupFindsTheLongestMatchAndTheLatestAmongEquals) {
@@ -156,6 +255,15 @@ TEST(Drafts, TheLengthFollowsCostsAndAcceptance) {
   steep.Measure(1, 1.0);
   steep.Measure(9, 9.0);
   EXPECT_EQ(DraftLength(steep, 0.99, 8, 1, &tokens), 0);
+  StepCosts sparse;
+  const std::vector<double> rates = {0.9, 0.9};
+  EXPECT_EQ(SparseLength(costs, sparse, rates, 8, 2, 2), kFewDrafts) << "to measure what they cost";
+  sparse.Measure(2, 0.1);
+  EXPECT_GE(SparseLength(costs, sparse, rates, 8, 2, 2), 3);
+  EXPECT_EQ(SparseLength(costs, sparse, std::vector<double>{0.01, 0.01}, 8, 2, 2), 0);
+  sparse.Measure(2, 100);
+  EXPECT_EQ(SparseLength(costs, sparse, rates, 8, 2, 2), 0);
+  EXPECT_EQ(SparseLength(StepCosts(), sparse, rates, 8, 2, 2), 0);
   Acceptance acceptance;
   const double before = acceptance.Rate(6);
   for (int i = 0; i < 5; ++i) acceptance.Record(6, 4, 0);

@@ -123,6 +123,38 @@ void ExpectDistribution(const std::vector<float>& logits, const SamplingParams& 
       << what << ": chi-square " << statistic << " with " << degrees << " degrees of freedom";
 }
 
+TEST(Sampler, TokensThatAreTakenBackLeaveNothing) {
+  auto random = TestRandom(71);
+  constexpr int kVocab = 12;
+  std::normal_distribution<float> normal;
+  for (int life = 0; life < 100; ++life) {
+    SamplingParams params;
+    params.temperature = random() % 3 == 0 ? 0 : 1.2;
+    if (random() % 4 != 0) params.repetition_penalty = 1.5;
+    if (random() % 2 == 0) params.frequency_penalty = 0.7;
+    const std::vector<int32_t> prompt = {3, 5, 3};
+    Sampler with(params, 9, 0, prompt), without(params, 9, 0, prompt);
+    SamplerScratch scratch;
+    const auto row = [&] {
+      std::vector<float> logits(kVocab);
+      for (float& x : logits) x = normal(random);
+      return logits;
+    };
+    for (int token = 0; token < 20; ++token) {
+      std::vector<int32_t> drafted;
+      for (size_t i = random() % 5; i > 0; --i) drafted.push_back(with.Sample(row(), &scratch));
+      for (; !drafted.empty(); drafted.pop_back()) with.TakeBack(drafted.back());
+      const std::vector<float> logits = row();
+      ASSERT_EQ(with.Sample(logits, &scratch), without.Sample(logits, &scratch));
+      ASSERT_EQ(with.seen().size(), without.seen().size());
+      for (size_t i = 0; i < with.seen().size(); ++i) {
+        EXPECT_EQ(with.seen()[i].token, without.seen()[i].token);
+        EXPECT_EQ(with.seen()[i].generated, without.seen()[i].generated);
+      }
+    }
+  }
+}
+
 TEST(Sampler, DrawsFromTheExactDistribution) {
   auto random = TestRandom(1);
   const std::vector<int32_t> prompt = {1, 2, 3, 3, 70};

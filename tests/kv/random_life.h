@@ -17,6 +17,7 @@ struct Part {
   SequenceId id = 0;
   int64_t rows = 1;
   bool decode = true;
+  bool drafted = false;
 };
 
 // Puts decode parts first. Every other prompt chunk is marked as the prompt's last.
@@ -25,8 +26,13 @@ inline Step MakeStep(const Cache& cache, std::vector<Part> parts) {
                    [](const Part& a, const Part& b) { return a.decode > b.decode; });
   Step step;
   for (const Part& part : parts) {
-    step.sequences.push_back({part.id, step.rows, part.rows, cache.Length(part.id), part.decode,
-                              !part.decode && part.rows % 2 == 0});
+    step.sequences.push_back({.id = part.id,
+                              .first_row = step.rows,
+                              .rows = part.rows,
+                              .past = cache.Length(part.id),
+                              .decode = part.decode,
+                              .ends_prompt = !part.decode && !part.drafted && part.rows % 2 == 0,
+                              .drafted = part.drafted});
     step.rows += part.rows;
     step.decode_rows += part.decode;
   }
@@ -43,7 +49,23 @@ struct LifeOptions {
   // A step with only decode parts may be repeated fewer than this many times with the same
   // sequences, for policies that then work ahead; 0: never.
   int repeats = 0;
+  int drafts = 0;  // a sequence drafts after one in this many steps; 0: never
 };
+
+// What the engine does with drafts: decode steps whose tokens are taken back, a chunk that verifies
+// some tokens, and the rejected ones taken back. Subject needs TakeBack(id, tokens).
+template <class Subject>
+void DraftRandomly(Subject& subject, std::mt19937_64& random, SequenceId id) {
+  const auto below = [&](int64_t n) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+  };
+  const int64_t decoded = below(9);
+  for (int64_t i = 0; i < decoded; ++i) subject.Step({{id}}, -1);
+  if (decoded > 0) subject.TakeBack(id, decoded);
+  const int64_t verified = 1 + below(9);
+  subject.Step({{id, verified, false, true}}, -1);
+  if (const int64_t rejected = below(verified); rejected > 0) subject.TakeBack(id, rejected);
+}
 
 // Prompts in chunks, decoding, further prompts, forks, releases, and steps that fail and are
 // repeated. Subject needs Create(), Fork(id), Release(id), and Step(parts, fail_after), which runs
@@ -76,6 +98,9 @@ std::vector<SequenceId> LiveRandomly(Subject& subject, std::mt19937_64& random,
     if (parts.empty()) continue;
     const bool fails = options.failures > 0 && one_in(options.failures);
     subject.Step(parts, fails ? below(options.layers + 1) : -1);
+    if constexpr (requires { subject.TakeBack(ids[0], 1); }) {
+      if (options.drafts > 0 && one_in(options.drafts)) DraftRandomly(subject, random, ids[any()]);
+    }
     if (options.repeats == 0 || one_in(2)) continue;
     if (!std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.decode; })) {
       continue;

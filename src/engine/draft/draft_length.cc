@@ -1,10 +1,14 @@
 #include "engine/draft/draft_length.h"
 
+#include <algorithm>
+#include <vector>
+
 namespace litecache::engine {
 namespace {
 
-// Before anything is known: a match of two tokens says little, a long one much.
-constexpr std::array<double, 4> kPrior{0.35, 0.5, 0.65, 0.8};
+// Before anything is known: a match of two tokens says little, a long one much, and decode steps
+// mostly choose as full attention does.
+constexpr std::array<double, 5> kPrior{0.35, 0.5, 0.65, 0.8, 0.85};
 constexpr double kPriorWeight = 2;
 // A result's weight after one more result, and after one more proposal that was not used: drafts
 // that were given up are tried again after a few hundred tokens.
@@ -17,7 +21,10 @@ constexpr double kLeastGain = 1.03;
 void StepCosts::Measure(int64_t rows, double seconds) {
   if (rows < 1 || rows > kMostRows || !(seconds > 0)) return;
   double& known = seconds_[static_cast<size_t>(rows)];
-  known = known == 0 ? seconds : 0.8 * known + 0.2 * seconds;
+  // Other work on the machine, and rows that are fetched for the first time, only make a step
+  // longer.
+  const double weight = seconds < known ? 0.5 : 0.2;
+  known = known == 0 ? seconds : known + weight * (seconds - known);
 }
 
 double StepCosts::Of(int64_t rows) const {
@@ -73,6 +80,25 @@ int64_t DraftLength(const StepCosts& costs, double rate, int64_t most, int64_t r
     gained = expected;
   }
   *tokens += gained;
+  return length;
+}
+
+int64_t SparseLength(const StepCosts& costs, const StepCosts& drafting,
+                     std::span<const double> rates, int64_t most, int64_t rows, double tokens) {
+  const auto samples = static_cast<int64_t>(rates.size());
+  const double alone = costs.Of(rows), drafted = drafting.Of(samples);
+  if (samples == 0 || alone <= 0) return 0;
+  if (drafted <= 0) return std::min(most, kFewDrafts);
+  std::vector<double> reached(rates.size(), 1);
+  double best = kLeastGain * tokens / alone;
+  int64_t length = 0;
+  for (int64_t k = 1; k <= most && rows + samples * k <= StepCosts::kMostRows; ++k) {
+    for (size_t i = 0; i < rates.size(); ++i) tokens += reached[i] *= rates[i];
+    const double speed = tokens / (costs.Of(rows + samples * k) + static_cast<double>(k) * drafted);
+    if (speed <= best) continue;
+    best = speed;
+    length = k;
+  }
   return length;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace litecache::engine {
 
@@ -23,6 +24,8 @@ class StepCosts {
 // How often the drafts of one sample are accepted, by the length of the match that proposed them.
 class Acceptance {
  public:
+  // In the place of a match's length: decode steps have drafted.
+  static constexpr int64_t kSparse = 0;
   // The share of drafted tokens that are accepted if all before them were.
   double Rate(int64_t match) const;
   void Record(int64_t match, int64_t drafted, int64_t accepted);
@@ -30,8 +33,10 @@ class Acceptance {
   void Skip(int64_t match);
 
  private:
-  static constexpr size_t kClasses = 4;
-  static size_t Class(int64_t match) { return match < 3 ? 0 : match < 5 ? 1 : match < 9 ? 2 : 3; }
+  static constexpr size_t kClasses = 5;
+  static size_t Class(int64_t match) {
+    return match == kSparse ? 4 : match < 3 ? 0 : match < 5 ? 1 : match < 9 ? 2 : 3;
+  }
 
   std::array<double, kClasses> tried_{}, accepted_{};
 };
@@ -41,5 +46,13 @@ class Acceptance {
 // the accepted ones that are expected.
 int64_t DraftLength(const StepCosts& costs, double rate, int64_t most, int64_t rows,
                     double* tokens);
+
+// The same for samples whose drafts are made by decode steps, a token of each in a step: rates
+// [samples], of acceptance; drafting: what such steps take by their rows. All of them draft equally
+// many tokens. The step that verifies has `rows` rows before drafts and gives `tokens` tokens. A
+// few (kFewDrafts), if decode steps have not been measured yet.
+inline constexpr int64_t kFewDrafts = 2;
+int64_t SparseLength(const StepCosts& costs, const StepCosts& drafting,
+                     std::span<const double> rates, int64_t most, int64_t rows, double tokens);
 
 }  // namespace litecache::engine

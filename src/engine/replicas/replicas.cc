@@ -19,12 +19,6 @@ namespace {
 
 using Engines = std::vector<std::unique_ptr<Engine>>;
 
-void Add(const DraftStats& more, DraftStats* sum) {
-  sum->drafted += more.drafted;
-  sum->accepted += more.accepted;
-  sum->passes += more.passes;
-}
-
 void Add(const PrefixStats& more, PrefixStats* sum) {
   sum->requests += more.requests;
   sum->hits += more.hits;
@@ -50,7 +44,7 @@ void Add(const EngineStats& more, EngineStats* sum) {
   sum->steps += more.steps;
   sum->prompt_tokens += more.prompt_tokens;
   sum->generated_tokens += more.generated_tokens;
-  Add(more.drafts, &sum->drafts);
+  sum->drafts += more.drafts;
   sum->kv += more.kv;
   sum->kv_heads.resize(more.kv_heads.size());
   for (size_t i = 0; i < more.kv_heads.size(); ++i) sum->kv_heads[i] += more.kv_heads[i];

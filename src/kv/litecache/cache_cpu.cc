@@ -25,6 +25,32 @@ LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
       prefill_(tiers_, *retriever_, spiller_, counters_, SparsePrefillOf(options)),
       verify_(options.verify_predictions) {}
 
+void LiteCache::KeepCachedRows(int64_t tokens, SequenceSlots* slots) const {
+  using Filled = SequenceSlots::Filled;
+  const Shape& shape = tiers_.shape;
+  // Rows that all fit are cached in the order of their positions, which decode steps continue.
+  bool keep = !shape.AllFit(tokens + 1);
+  for (const HeadSlots& head : slots->heads) keep = keep && head.window_begin <= tokens;
+  for (Filled& filled : slots->filled) {
+    filled = std::min(filled, keep ? Filled::kCachedRows : Filled::kNothing);
+  }
+}
+
+void LiteCache::Truncate(SequenceId id, int64_t tokens) {
+  const int64_t length = Length(id);
+  LC_CHECK(tokens >= 0 && tokens <= length, "{} of {} tokens", tokens, length);
+  if (tokens == length) return;
+  tiers_.resident.Truncate(id, tokens);
+  if (tiers_.store.Length(id) > tokens) {
+    tiers_.store.Truncate(id, tokens);
+    tiers_.scales.Truncate(id, tokens);
+  }
+  // A unit that rejected keys are part of is encoded anew.
+  const int64_t unit = retriever_->metadata_unit().tokens;
+  if (tiers_.metadata.Length(id) > tokens) tiers_.metadata.Truncate(id, tokens / unit * unit);
+  KeepCachedRows(tokens, &tiers_.slots.Get(id));
+}
+
 void LiteCache::BeginStep(const Step& step) {
   check_(step, tiers_.resident);
   decoding_.clear();
@@ -32,14 +58,20 @@ void LiteCache::BeginStep(const Step& step) {
   growth_.Begin(step);
   for (const StepSequence& sequence : step.sequences) {
     SequenceSlots& slots = tiers_.slots.Get(sequence.id);
-    if (!sequence.decode) std::fill(slots.filled.begin(), slots.filled.end(), uint8_t{0});
+    if (sequence.drafted) {
+      KeepCachedRows(sequence.past, &slots);
+    } else if (!sequence.decode) {
+      std::ranges::fill(slots.filled, SequenceSlots::Filled::kNothing);
+    }
     (sequence.decode ? decoding_ : prefilling_)
         .push_back({.id = sequence.id,
                     .row = sequence.first_row,
                     .rows = sequence.rows,
                     .past = sequence.past,
                     .stored = tiers_.store.Length(sequence.id),
+                    .encoded = tiers_.metadata.Length(sequence.id),
                     .ends_prompt = sequence.ends_prompt,
+                    .drafted = sequence.drafted,
                     .slots = &slots,
                     .store = tiers_.store.Lists(sequence.id),
                     .resident = tiers_.resident.Lists(sequence.id),

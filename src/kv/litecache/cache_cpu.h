@@ -21,6 +21,11 @@ class LiteCache final : public LiteCacheBase {
             std::unique_ptr<Retriever> retriever, const TierBytes& budget,
             std::shared_ptr<const ResultOverride> results = nullptr);
 
+  bool SelectsRows() const override { return true; }
+  bool CanTruncate() const override { return true; }
+  // What rejected queries have selected goes where it could not have been selected without them;
+  // elsewhere a head's cached rows and its label stay those of its last refresh.
+  void Truncate(SequenceId id, int64_t tokens) override;
   void BeginStep(const Step& step) override;
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                 float scale) override;
@@ -40,6 +45,11 @@ class LiteCache final : public LiteCacheBase {
   std::span<const float> Label(SequenceId id, int64_t layer, int64_t head);
 
  private:
+  // Before tokens from `tokens` on are taken back or stored by a drafted chunk: the ring's rows
+  // have to be brought anew, and cached rows, too, where these do not depend on earlier tokens
+  // only.
+  void KeepCachedRows(int64_t tokens, SequenceSlots* slots) const;
+
   Counters counters_;
   std::optional<RecallMeter> recall_;
   Spiller spiller_;

@@ -45,6 +45,7 @@ void DecodePath::ForEachOffloaded(int64_t layer, std::span<const SequenceView> s
 void DecodePath::Prepare(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
                          const MatrixView& q, float scale, bool predicted) {
   const SectionScope section(stream, Section::kManagement);
+  spiller_.EncodeStored(stream, layer, sequences);
   Fill(stream, layer, sequences, scale);
   spills_.clear();
   for (const SequenceView& sequence : sequences) {
@@ -64,20 +65,22 @@ void DecodePath::Verify(Stream& stream, int64_t layer, std::span<const SequenceV
 
 void DecodePath::Fill(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
                       float scale) {
+  using Filled = SequenceSlots::Filled;
   const Shape& shape = tiers_.shape;
-  const auto filled = [&](const SequenceView& sequence) -> uint8_t& {
+  const auto filled = [&](const SequenceView& sequence) -> Filled& {
     return sequence.slots->filled[static_cast<size_t>(layer)];
   };
   refreshes_.clear();
   moves_.clear();
   size_t fixed = 0;
   ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
-    if (filled(sequence)) return;
+    if (filled(sequence) == Filled::kAll) return;
+    fixed += static_cast<size_t>(shape.CacheBegin());
+    if (filled(sequence) == Filled::kCachedRows) return;
     const int64_t past = sequence.past;
     HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
     ClearSlots(&slots);
     slots.window_begin = shape.RecentBegin(past);
-    fixed += static_cast<size_t>(shape.CacheBegin());
     if (shape.Candidates(past) == 0) return;
     refreshes_.push_back({.sequence = &sequence,
                           .head = head,
@@ -96,14 +99,19 @@ void DecodePath::Fill(Stream& stream, int64_t layer, std::span<const SequenceVie
   indices_.resize(2 * fixed);
   int32_t* next = indices_.data();
   ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
-    if (filled(sequence)) return;
+    if (filled(sequence) == Filled::kAll) return;
     int32_t* positions = next;
     int64_t count = 0;
     const auto add = [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) positions[count++] = static_cast<int32_t>(t);
     };
-    add(0, std::min(shape.SinkRows(sequence.past), sequence.stored));
-    add(shape.RecentBegin(sequence.past), sequence.stored);
+    const bool ring_only = filled(sequence) == Filled::kCachedRows;
+    const int64_t sink = std::min(shape.SinkRows(sequence.past), sequence.stored);
+    if (!ring_only) add(0, sink);
+    // A head that has kept its cached rows also attends rows that have left the window since.
+    add(ring_only ? std::max(sink, sequence.past - shape.recent - shape.carry)
+                  : shape.RecentBegin(sequence.past),
+        sequence.stored);
     if (count == 0) return;  // the store may have no page of this sequence yet
     int32_t* slots = positions + count;
     for (int64_t i = 0; i < count; ++i) {
@@ -121,7 +129,7 @@ void DecodePath::Fill(Stream& stream, int64_t layer, std::span<const SequenceVie
   ops::MoveRows(stream, moves_);
   counters_.stats.fill.rows += moved;
   counters_.stats.fill.bytes += moved * shape.store_format.row_bytes();
-  for (const SequenceView& sequence : sequences) filled(sequence) = 1;
+  for (const SequenceView& sequence : sequences) filled(sequence) = Filled::kAll;
 }
 
 void DecodePath::KeepAll(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
@@ -164,11 +172,13 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
     const bool predicted = verifying && slots.window_begin == shape.RecentBegin(sequence.n());
     const float tau =
         std::max(tiers_.plan.at(layer, head).tau - margin, predicted ? prediction_tau_ : -1);
+    // A query that was taken back chose the rows, without those that are outside of the window now.
+    const bool rejected = slots.window_begin > shape.RecentBegin(sequence.n());
     lookups_.push_back({.q = Query(q, sequence, head),
                         .label = tiers_.slots.Label(*sequence.slots, list),
                         .importance = tiers_.plan.importance.data() + layer * shape.layout.q_heads +
                                       head * shape.group,
-                        .tau = slots.pending ? kAlwaysRefresh : tau});
+                        .tau = slots.pending || rejected ? kAlwaysRefresh : tau});
   });
   if (lookups_.empty()) return;
   ops::QsacLookup(stream, shape.group, shape.layout.head_dim, aggregation_, lookups_);

@@ -41,7 +41,7 @@ class TierGrowth {
   std::vector<PageId> staging_;
   std::vector<std::byte*> staging_pages_;
   // Scratch.
-  std::vector<SequenceTable::Growth> all_rows_, stored_rows_;
+  std::vector<SequenceTable::Growth> all_rows_, stored_rows_, encoded_rows_;
   std::vector<SlotTable::Growth> slot_growth_;
 };
 

@@ -70,7 +70,8 @@ void ReplaceAll(const SlotGeometry& g, Workspace* space, UpdateWork* work) {
 void ReplaceMissing(const SlotGeometry& g, Workspace* space, UpdateWork* work) {
   HeadSlots& slots = *work->slots;
   const int64_t used = slots.used;
-  const int64_t fresh_room = work->capacity - used;
+  // Less than nothing after tokens were taken back, which a share of the context counts.
+  const int64_t fresh_room = std::max<int64_t>(work->capacity - used, 0);
   space->positions.resize(static_cast<size_t>(used));
   space->updates.resize(static_cast<size_t>(used));
   int32_t highest = work->count > 0 ? work->positions[work->count - 1] : 0;

@@ -76,7 +76,7 @@ struct UpdateWork {
   HeadSlots* slots = nullptr;
   const int32_t* positions = nullptr;
   int64_t count = 0;
-  int64_t capacity = 0;  // slots for cached rows, >= count; must not shrink between updates
+  int64_t capacity = 0;  // slots for cached rows, >= count
   // Results, with room for `count`: rows to transfer, and their target slots.
   int32_t* moved_positions = nullptr;
   int32_t* moved_slots = nullptr;

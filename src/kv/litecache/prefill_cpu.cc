@@ -11,6 +11,7 @@ void PrefillPath::Attend(Stream& stream, int64_t layer, std::span<const Sequence
                          const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
                          const MatrixView* out) {
   const Shape& shape = tiers_.shape;
+  spiller_.EncodeStored(stream, layer, sequences);
   SpillRing(stream, layer, sequences);
   Encode(stream, layer, sequences, k);
   KeepLastQueries(layer, sequences, q);
@@ -75,6 +76,7 @@ void PrefillPath::KeepLastQueries(int64_t layer, std::span<const SequenceView> s
                                   const MatrixView& q) {
   const Shape& shape = tiers_.shape;
   for (const SequenceView& sequence : sequences) {
+    if (sequence.drafted && sequence.past > 0) continue;  // its last query may be a rejected one
     const float* last = q.Row<float>(sequence.row + sequence.rows - 1);
     for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
       const int64_t list = shape.offloaded_list[static_cast<size_t>(shape.Index(layer, head))];

@@ -13,7 +13,7 @@ SlotTable::~SlotTable() {
 void SlotTable::Create(SequenceId id) {
   SequenceSlots slots;
   slots.heads.resize(static_cast<size_t>(shape_.offloaded));
-  slots.filled.assign(static_cast<size_t>(shape_.layout.layers), 0);
+  slots.filled.assign(static_cast<size_t>(shape_.layout.layers), SequenceSlots::Filled::kNothing);
   sequences_.emplace(id, std::move(slots));
 }
 

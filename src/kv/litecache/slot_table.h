@@ -19,9 +19,11 @@ struct SequenceSlots {
   // Pages may be shared: the sequence was forked or is a fork, and has not grown since. If false, a
   // step need not check every page.
   bool shares = false;
-  // Layers whose slots are filled. A prompt chunk empties them and the next decode step fills them,
-  // so that prompt chunks and forks of prompts do not carry slots around.
-  std::vector<uint8_t> filled;  // [layers]
+  // What each layer's slots hold. A prompt chunk empties them and the next decode step fills them,
+  // so that prompt chunks and forks of prompts do not carry slots around. Drafts, which are
+  // followed by more decode steps, leave the cached rows.
+  enum class Filled : uint8_t { kNothing, kCachedRows, kAll };
+  std::vector<Filled> filled;  // [layers]
 };
 
 // Pages are shared by forks until one of them writes; it then copies the pages it writes to. Not

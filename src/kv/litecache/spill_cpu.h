@@ -25,8 +25,19 @@ class Spiller {
   Spiller(Tiers& tiers, Retriever& retriever) : tiers_(tiers), retriever_(retriever) {}
   // Spills for all heads of a layer. May be repeated.
   void Run(Stream& stream, int64_t layer, std::span<const SpillWork> work, Traffic* traffic);
+  // Encodes rows of the store that have no metadata because a part of its unit was taken back
+  // (Tiers). May be repeated.
+  void EncodeStored(Stream& stream, int64_t layer, std::span<const SequenceView> sequences);
 
  private:
+  // Adds the keys of work's tokens of a head, if it has metadata, to encodes_; they are rows
+  // `indices` of `rows` and are converted to *keys, which moves behind them.
+  void AddEncode(int64_t layer, int64_t head, const SpillWork& work, const ops::PagedRows& rows,
+                 const int32_t* indices, float** keys);
+  // Room in keys_ for that many tokens of all heads.
+  float* MakeRoom(int64_t tokens);
+  void Encode(Stream& stream);
+
   Tiers& tiers_;
   Retriever& retriever_;
   // Scratch.

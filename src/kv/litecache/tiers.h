@@ -15,8 +15,9 @@ namespace litecache::kv {
 
 // All device memory comes from one pool and all host memory from another, so budgets hold by
 // construction. The tables give out the same ids. Lengths: resident has all of a sequence's tokens;
-// store, metadata and scales have the stored ones: all of a prompt, and generated tokens once they
-// have left the recent window.
+// store, metadata and scales have the stored ones: all of a prompt and of drafted chunks, and
+// generated tokens once they have left the recent window. Metadata has less where tokens were taken
+// back from within one of its units, until the next step.
 struct Tiers {
   // d: the device tier's memory; h: the host store's.
   Tiers(Device& d, Device& h, const Shape& s, const HeadPlan& p, const TierBytes& budget)
@@ -48,9 +49,11 @@ struct SequenceView {
   SequenceId id = 0;
   int64_t row = 0;  // its first row in the step's activations
   int64_t rows = 0;
-  int64_t past = 0;    // tokens before this step
-  int64_t stored = 0;  // how many of them are in the host store
+  int64_t past = 0;     // tokens before this step
+  int64_t stored = 0;   // how many of them are in the host store
+  int64_t encoded = 0;  // how many of those have metadata
   bool ends_prompt = false;
+  bool drafted = false;
   SequenceSlots* slots = nullptr;
   // Lists of pages, by the tables' list indices.
   std::byte* const* const* store = nullptr;

@@ -6,7 +6,8 @@
 namespace litecache::ops {
 
 struct SparsePrefill {
-  static constexpr int64_t kLeastRows = 64;  // fewer queries gain less than their choice costs
+  // Fewer queries gain less than their choice costs. Drafts have fewer: they attend all rows.
+  static constexpr int64_t kLeastRows = 65;
   static constexpr int64_t kLeastContext = 4096;
 
   double mass = 1;                  // in (0, 1]; 1: all rows are attended

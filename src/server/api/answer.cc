@@ -28,6 +28,7 @@ Usage UsageOf(const std::vector<SubmittedRequest>& requests) {
     usage.generated_tokens += stats.generated_tokens;
     usage.prefill_seconds = std::max(usage.prefill_seconds, stats.prefill_seconds);
     usage.decode_seconds = std::max(usage.decode_seconds, stats.decode_seconds);
+    usage.drafts += stats.drafts;
   }
   return usage;
 }
@@ -64,6 +65,10 @@ Json TimingsJson(const Usage& usage) {
   };
   add("prompt", usage.prompt_tokens - usage.cached_tokens, usage.prefill_seconds);
   add("predicted", usage.generated_tokens, usage.decode_seconds);
+  if (usage.drafts.passes > 0) {
+    timings["draft_n"] = usage.drafts.drafted;
+    timings["draft_n_accepted"] = usage.drafts.accepted;
+  }
   return timings;
 }
 

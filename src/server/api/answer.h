@@ -22,6 +22,7 @@ struct Usage {
   int64_t reasoning_tokens = -1;  // of these; -1: the model has no thoughts of its own
   double prefill_seconds = 0;     // until the first token
   double decode_seconds = 0;      // from the first token on
+  DraftStats drafts = {};
 };
 
 struct Progress {

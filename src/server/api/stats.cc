@@ -76,6 +76,11 @@ Json StatsJson(const ServedModel& model, double seconds, int64_t requests) {
            {{"prompt", stats.prompt_tokens},
             {"generated", stats.generated_tokens},
             {"steps", stats.steps}}},
+          {"drafts",
+           {{"drafted", stats.drafts.drafted},
+            {"accepted", stats.drafts.accepted},
+            {"passes", stats.drafts.passes},
+            {"sparse_steps", stats.drafts.sparse_steps}}},
           {"kv", KvStatsJson(stats.kv)},
           {"parts", PartsJson(stats.parts)},
           {"heads", stats.kv_heads.empty()

@@ -194,6 +194,13 @@ void Harness::Release(SequenceId id) {
   charges_.Release(id);
 }
 
+void Harness::TakeBack(SequenceId id, int64_t tokens) {
+  const int64_t length = cache_->Length(id) - tokens;
+  cache_->Truncate(id, length);
+  reference_.Truncate(id, length);
+  EXPECT_EQ(cache_->Length(id), length);
+}
+
 std::vector<float> Harness::Label(SequenceId id, int64_t layer, int64_t head) {
 #ifdef LITECACHE_CUDA
   if (auto* gpu = dynamic_cast<CudaLiteCache*>(cache_.get())) return gpu->Label(id, layer, head);
@@ -231,7 +238,7 @@ void Harness::Step(const std::vector<Part>& parts, int64_t fail_after) {
   cache_->EndStep(step);
   charges_.Check(*cache_, step);
   for (const StepSequence& sequence : step.sequences) {
-    reference_.Commit(sequence.id, sequence.rows);
+    reference_.Commit(sequence.id, sequence.rows, sequence.decode);
     EXPECT_EQ(cache_->Length(sequence.id), reference_.Length(sequence.id));
   }
 }
@@ -283,9 +290,9 @@ void Harness::Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
       reference_.Decode(sequence.id, layer, predicted, actual, at(inputs.k[l], kv_cols),
                         at(inputs.v[l], kv_cols), scale_, observed, expected.data());
     } else {
-      reference_.Prefill(sequence.id, layer, sequence.rows, at(inputs.q[l], q_cols),
-                         at(inputs.k[l], kv_cols), at(inputs.v[l], kv_cols), scale_,
-                         expected.data());
+      reference_.Prefill(sequence.id, layer, sequence.rows, sequence.drafted,
+                         at(inputs.q[l], q_cols), at(inputs.k[l], kv_cols),
+                         at(inputs.v[l], kv_cols), scale_, expected.data());
     }
     double worst = 0;  // the largest error of its rows
     for (int64_t row = 0; row < sequence.rows; ++row) {

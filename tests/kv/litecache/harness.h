@@ -70,6 +70,7 @@ class Harness {
   SequenceId Create();
   SequenceId Fork(SequenceId parent);
   void Release(SequenceId id);
+  void TakeBack(SequenceId id, int64_t tokens);
   // Runs and compares. fail_after >= 0: first makes an attempt that stops after that many layers.
   void Step(const std::vector<Part>& parts, int64_t fail_after = -1);
 

@@ -41,6 +41,44 @@ void Reference::Fork(SequenceId parent, SequenceId child) {
   sequences_[child] = std::move(copy);
 }
 
+void Reference::KeepCachedRows(int64_t tokens, Sequence* sequence) const {
+  bool keep = !AllFit(tokens + 1);
+  for (size_t i = 0; i < sequence->heads.size(); ++i) {
+    keep = keep && (plan_.heads[i].resident || sequence->heads[i].window_begin <= tokens);
+  }
+  for (Head& head : sequence->heads) {
+    head.filled = head.filled && keep;
+    head.ring_filled = false;
+  }
+}
+
+void Reference::Truncate(SequenceId id, int64_t tokens) {
+  Sequence& sequence = sequences_.at(id);
+  const int64_t unit = retriever_ != nullptr ? retriever_->metadata_unit().tokens : 1;
+  for (Head& head : sequence.heads) {
+    const auto length = static_cast<size_t>(tokens);
+    head.k.resize(length);
+    head.v.resize(length);
+    head.keys.resize(length);
+    if (!head.stored_k.empty()) {
+      head.stored_k.resize(length);
+      head.stored_v.resize(length);
+    }
+    if (head.encoded > tokens) head.encoded = tokens / unit * unit;
+    head.encoded_keys.resize(static_cast<size_t>(head.encoded));
+  }
+  sequence.length = tokens;
+  sequence.stored = std::min(sequence.stored, tokens);
+  KeepCachedRows(tokens, &sequence);
+}
+
+void Reference::Commit(SequenceId id, int64_t rows, bool decode) {
+  Sequence& sequence = sequences_.at(id);
+  sequence.length += rows;
+  const int64_t stored = sequence.length - (decode ? options_.recent_tokens : 0);
+  sequence.stored = std::max(sequence.stored, stored);
+}
+
 Reference::Vector Reference::Round(const float* row) const {
   Vector result(static_cast<size_t>(layout_.head_dim));
   for (size_t i = 0; i < result.size(); ++i) {
@@ -249,10 +287,11 @@ void Reference::Attend(const Head& state, const std::vector<int32_t>& positions,
   }
 }
 
-void Reference::Prefill(SequenceId id, int64_t layer, int64_t rows, const float* q, const float* k,
-                        const float* v, float scale, double* out) {
+void Reference::Prefill(SequenceId id, int64_t layer, int64_t rows, bool drafted, const float* q,
+                        const float* k, const float* v, float scale, double* out) {
   Sequence& sequence = sequences_.at(id);
   const int64_t d = layout_.head_dim;
+  if (drafted) KeepCachedRows(sequence.length, &sequence);
   for (int64_t head = 0; head < layout_.kv_heads; ++head) {
     Head& state = sequence.heads[static_cast<size_t>(layer * layout_.kv_heads + head)];
     // Tokens generated since the last prompt are encoded from their stored rows.
@@ -271,9 +310,10 @@ void Reference::Prefill(SequenceId id, int64_t layer, int64_t rows, const float*
       Attend(
           state, all, [&](int32_t t) { return t < before; }, q + at, scale, out + at);
     }
+    if (drafted && sequence.length > 0) continue;
     const float* last = q + (rows - 1) * layout_.q_heads * d + head * group_ * d;
     state.label.assign(last, last + group_ * d);
-    state.filled = false;
+    state.filled = state.ring_filled = false;
   }
 }
 
@@ -281,6 +321,8 @@ bool Reference::LookUp(int64_t layer, int64_t head, int64_t n, const Vector& q, 
                        double tau, const bool* seen, const std::vector<int32_t>* cached,
                        Head* state) {
   const double similarity = Similarity(layer, head, q, state->label);
+  // Rows chosen by a query that was taken back.
+  if (state->window_begin > n - options_.recent_tokens) tau = 2;
   bool hit = similarity > tau;
   if (seen != nullptr) {
     if (std::abs(similarity - tau) < kTie) hit = *seen;
@@ -308,7 +350,7 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* predicted_q, c
     Head& state = sequence.heads[static_cast<size_t>(layer * layout_.kv_heads + head)];
     const HeadSettings& settings = plan_.at(layer, head);
     const Observed& seen = observed[static_cast<size_t>(head)];
-    Encode(layer, head, n - recent, &state, /*given=*/false);
+    Encode(layer, head, std::max(n - recent, sequence.stored), &state, /*given=*/false);
     Append(k + head * d, v + head * d, &state);
     const bool coded = Coded(layer, head);
     const std::vector<Vector>& keys = coded ? state.stored_k : state.k;
@@ -333,8 +375,9 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* predicted_q, c
         }
         state.window_begin = past - recent;
         state.filled = true;
-        state.filled_at = past;
       }
+      if (!state.ring_filled) state.filled_at = sequence.stored;
+      state.ring_filled = true;
       if (fits) {
         state.window_begin = n - recent;
         state.label = asked_query;
@@ -351,7 +394,9 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* predicted_q, c
         hits_ += hit;
         if (verifies) {
           ++verified_;
-          const double least = hit ? -1.0 : static_cast<float>(options_.prediction_eta);
+          // Rows chosen at this step's length, by its prediction or by a query that was taken back.
+          const bool fresh = state.window_begin == n - recent;
+          const double least = fresh ? static_cast<float>(options_.prediction_eta) : -1.0;
           corrected_ += !LookUp(layer, head, n, exact_query, scale,
                                 std::max(tau - options_.prediction_margin, least), &seen.hit,
                                 &seen.cached, &state);

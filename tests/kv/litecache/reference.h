@@ -35,17 +35,19 @@ class Reference {
   void Create(SequenceId id);
   void Fork(SequenceId parent, SequenceId child);
   void Release(SequenceId id) { sequences_.erase(id); }
+  void Truncate(SequenceId id, int64_t tokens);
 
-  // Layer `layer` of a chunk of a prompt: q, k, v [rows][heads * head_dim]; out likewise.
-  void Prefill(SequenceId id, int64_t layer, int64_t rows, const float* q, const float* k,
-               const float* v, float scale, double* out);
+  // Layer `layer` of a chunk of a prompt, or of a draft: q, k, v [rows][heads * head_dim]; out
+  // likewise.
+  void Prefill(SequenceId id, int64_t layer, int64_t rows, bool drafted, const float* q,
+               const float* k, const float* v, float scale, double* out);
   // Layer `layer` of a decode step. predicted_q: the query of the first lookup, null if the layer
   // is not predicted. observed: per KV head of this layer.
   void Decode(SequenceId id, int64_t layer, const float* predicted_q, const float* q,
               const float* k, const float* v, float scale, const std::vector<Observed>& observed,
               double* out);
   // Makes the step's tokens part of the sequence.
-  void Commit(SequenceId id, int64_t rows) { sequences_.at(id).length += rows; }
+  void Commit(SequenceId id, int64_t rows, bool decode);
 
   int64_t Length(SequenceId id) const { return sequences_.at(id).length; }
   int64_t lookups() const { return lookups_; }
@@ -63,7 +65,8 @@ class Reference {
     std::vector<std::vector<std::byte>> metadata;
     std::vector<std::vector<float>> encoded_keys;  // from which the metadata was made
     int64_t encoded = 0;
-    bool filled = false;
+    bool filled = false;          // `cached` is valid
+    bool ring_filled = false;     // the recent window's rows are in their slots
     int64_t filled_at = 0;        // tokens before this one came from the store
     Vector label;                 // [group * head_dim]
     std::vector<int32_t> cached;  // ascending
@@ -71,9 +74,15 @@ class Reference {
   };
   struct Sequence {
     int64_t length = 0;
+    int64_t stored = 0;       // tokens in the store
     std::vector<Head> heads;  // [layers * kv_heads]
   };
 
+  // Before tokens from `tokens` on are taken back, or verified by a drafted chunk.
+  void KeepCachedRows(int64_t tokens, Sequence* sequence) const;
+  bool AllFit(int64_t n) const {
+    return n - options_.recent_tokens - options_.sink_tokens <= options_.budget.RowsFor(n);
+  }
   // Whether a head's rows are stored as codes.
   bool Coded(int64_t layer, int64_t head) const {
     return store_format_.quantized() && !plan_.at(layer, head).resident;

@@ -134,7 +134,8 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
                  {.steps = 80,
                   .layers = layout.layers,
                   .first_prompt = 1 + static_cast<int64_t>(random() % 150),
-                  .longest_prompt = 40});
+                  .longest_prompt = 40,
+                  .drafts = harness.any_cache().CanTruncate() ? 6 : 0});
     lookups += harness.reference().lookups();
     hits += harness.reference().hits();
     verified += harness.reference().verified();

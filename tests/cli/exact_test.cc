@@ -1,0 +1,120 @@
+// --exact: answers of policy litecache that are those of policy full, for every family.
+#include <gmock/gmock.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/fixture_model.h"
+#include "cli/program.h"
+#include "cli/rank_programs.h"
+#include "model/families.h"
+#include "server/http_client.h"
+#include "test_seed.h"
+
+namespace litecache::testing {
+namespace {
+
+using Json = nlohmann::json;
+using ::testing::HasSubstr;
+using Words = std::vector<std::string>;
+
+// Few rows, so that decode steps choose other tokens than full attention now and then.
+const Words kExact = {"--kv-policy", "litecache", "--exact", "--kv-budget", "24", "--sink",
+                      "4",           "--recent",  "12",      "--carry",     "8"};
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+class ExactTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(ExactTest, AnswersAreThoseOfFull) {
+  const FixtureModel model(1024, GetParam());
+  const std::string prompt = RandomText(300);
+  int64_t sparse_steps = 0;
+  for (const Words& sampling :
+       {Words{"--temperature", "0"},
+        Words{"--temperature", "0.9", "--seed", "7", "--samples", "3", "--top-p", "0.95"}}) {
+    // f32: rounding decides no token.
+    const Words common =
+        Words{"generate", "--model",  model.path(), "--dtype", "f32", "--json",      "--memory",
+              "1GiB",     "--device", "cpu",        "-n",      "60",  "--ignore-eos"} +
+        sampling;
+    const auto full = RunProgram(common + Words{"--kv-policy", "full"}, {.input = prompt});
+    ASSERT_EQ(full.exit_code, 0) << full.err;
+    const auto exact = RunProgram(common + kExact, {.input = prompt});
+    ASSERT_EQ(exact.exit_code, 0) << exact.err;
+    std::istringstream expected(full.out), answers(exact.out);
+    for (std::string line, other; std::getline(expected, line);) {
+      ASSERT_TRUE(std::getline(answers, other));
+      const Json answer = Json::parse(other);
+      EXPECT_EQ(answer["tokens"], Json::parse(line)["tokens"]);
+      if (answer.contains("stats"))
+        sparse_steps += answer["stats"]["drafts"]["sparse_steps"].get<int64_t>();
+    }
+  }
+  EXPECT_GT(sparse_steps, 0);
+}
+
+std::vector<std::string> FamilyNames() {
+  std::vector<std::string> names;
+  for (const model::FamilySpec& family : model::Families()) {
+    names.emplace_back(model::Name(family.family));
+  }
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ExactTest, ::testing::ValuesIn(FamilyNames()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+TEST(ExactServer, ReportsItsDrafts) {
+  const FixtureModel model(1024);
+  Program server(Words{"serve", "--port", "0", "--model", model.path(), "--memory", "1GiB",
+                       "--device", "cpu", "--threads", "1"} +
+                     kExact,
+                 {});
+  ASSERT_TRUE(server.WaitForError("serving ")) << server.err();
+  const uint16_t port = PortOf(server.err());
+  const Json body = {{"prompt", RandomText(300)},
+                     {"max_tokens", 80},
+                     {"ignore_eos", true},
+                     {"timings_per_token", true}};
+  const Json answer = Json::parse(Call(port, "POST", "/v1/completions", body.dump()).body);
+  EXPECT_GT(answer["timings"]["draft_n"], 0);
+  EXPECT_GE(answer["timings"]["draft_n"], answer["timings"]["draft_n_accepted"]);
+  const Json drafts = Json::parse(Call(port, "GET", "/stats").body)["drafts"];
+  EXPECT_EQ(drafts["drafted"], answer["timings"]["draft_n"]);
+  EXPECT_EQ(drafts["accepted"].get<int>() + drafts["passes"].get<int>(), 79);
+  EXPECT_GT(drafts["sparse_steps"], 0);
+  EXPECT_THAT(Call(port, "GET", "/metrics").body,
+              HasSubstr("litecache_draft_steps_total " + drafts["sparse_steps"].dump()));
+  server.Signal(SIGTERM);
+  EXPECT_EQ(server.Finish().exit_code, 0) << server.err();
+}
+
+TEST(Exact, WhatCannotBeSaysWhatToUse) {
+  const auto error = [](const Words& words) {
+    const auto result = RunProgram(
+        Words{"generate", "--model", SharedModel().path(), "the cat", "--device", "cpu"} + words);
+    EXPECT_NE(result.exit_code, 0);
+    return result.err;
+  };
+  EXPECT_THAT(error({"--kv-policy", "streaming", "--exact"}),
+              HasSubstr("use full, kvpr or litecache"));
+  EXPECT_THAT(error({"--kv-policy", "full", "--draft", "sparse"}),
+              HasSubstr("use policy litecache"));
+  EXPECT_THAT(error({"--kv-policy", "litecache", "--exact", "--deterministic"}),
+              HasSubstr("--deterministic"));
+  EXPECT_THAT(error({"--draft", "sparse,lookup"}), HasSubstr("lookup,sparse"));
+}
+
+}  // namespace
+}  // namespace litecache::testing
