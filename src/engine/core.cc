@@ -36,11 +36,6 @@ Core::Core(const Backend& backend, const CoreOptions& options)
   logits_ = backend.device->CreateMirror(
       static_cast<size_t>((options.max_batch + options.score_rows) * vocab_) * sizeof(float));
   if (options.draft_tokens > 0 && !backend.cache->CanTruncate()) {
-    if (!backend.cache->layout().uniform()) {
-      throw Unsupported(
-          "draft: a model with sliding windows or states cannot take back rejected tokens; leave "
-          "drafts off");
-    }
     throw Unsupported(
         "draft: KV policy '{}' cannot take back rejected tokens here; use full or litecache",
         backend.cache->policy());

@@ -111,6 +111,7 @@ void PlanFor(const Parts& parts, EngineOptions options, int64_t batch, Plan* pla
   options.max_batch = batch;
   plan->cache = kv::MakeCachePlan(ConfigOf(parts).kv_layout(parts.decoder->kv_dtype()), plan->kv,
                                   plan->profile, parts.device());
+  if (options.draft != "off" || options.exact) plan->cache->PlanDrafts(options.draft_tokens);
   plan->memory = PlanMemory(parts, plan->cache.get(), plan->score_rows, options);
 }
 

@@ -40,6 +40,10 @@ class CachePlan {
   // Turns the resident head that is easiest to reuse into an offloaded one; the memory planner
   // calls it if device memory is too small (CLO section 4). False if there is none.
   virtual bool DropResidentHead() { return false; }
+  // Counts what it takes to take back tokens (Cache::Truncate) where that is more than their rows,
+  // for steps that draft up to `tokens` tokens of a sequence. Without it, caches of the plan that
+  // need such memory cannot take back any.
+  virtual void PlanDrafts(int64_t tokens) {}
   // Describes the device's part of the KV memory.
   virtual std::string DeviceHolds() const { return ""; }
   // The device's part of BytesFor(tokens), by purpose; empty if DeviceHolds() describes it.

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "device/recording_key.h"
 #include "kv/mixed/shared_budget.h"
+#include "kv/truncation.h"
 
 namespace litecache::kv {
 namespace {
@@ -32,7 +33,7 @@ class PartProjection final : public KeyValueProjection {
   KeyValueProjection* model_ = nullptr;
 };
 
-class MixedCache final : public Cache {
+class MixedCache final : public Cache, public LimitedTruncation {
  public:
   MixedCache(const Layout& layout, const Parts& parts, std::string policy, const TierBytes& budget,
              PartCaches caches)
@@ -82,6 +83,24 @@ class MixedCache final : public Cache {
     for (Cache* cache : caches_) cache->Release(id);
   }
   int64_t Length(SequenceId id) const override { return caches_.front()->Length(id); }
+
+  bool SelectsRows() const override { return whole_ != nullptr && whole_->SelectsRows(); }
+  bool CanTruncate() const override { return std::ranges::all_of(caches_, &Cache::CanTruncate); }
+  int64_t ShortestLength(SequenceId id) const override {
+    int64_t shortest = 0;
+    for (const Cache* cache : caches_) {
+      if (const auto* limited = dynamic_cast<const LimitedTruncation*>(cache)) {
+        shortest = std::max(shortest, limited->ShortestLength(id));
+      }
+    }
+    return shortest;
+  }
+  // In all caches, or in none.
+  void Truncate(SequenceId id, int64_t tokens) override {
+    if (!CanTruncate()) return Cache::Truncate(id, tokens);  // throws
+    CheckTruncation(id, Length(id), tokens, ShortestLength(id));
+    for (Cache* cache : caches_) cache->Truncate(id, tokens);
+  }
 
   bool SharesPrefixes() const override {
     return std::ranges::all_of(caches_, &Cache::SharesPrefixes);

@@ -46,6 +46,11 @@ class MixedPlan final : public CachePlan {
   std::string retriever() const override { return whole_ != nullptr ? whole_->retriever() : ""; }
   std::string transfer() const override { return whole_ != nullptr ? whole_->transfer() : ""; }
   bool DropResidentHead() override { return whole_ != nullptr && whole_->DropResidentHead(); }
+  void PlanDrafts(int64_t tokens) override {
+    for (CachePlan* plan : {whole_.get(), window_.get(), recurrent_.get()}) {
+      if (plan != nullptr) plan->PlanDrafts(tokens);
+    }
+  }
   std::string DeviceHolds() const override {
     std::vector<std::string> parts;
     if (whole_ != nullptr && !whole_->DeviceHolds().empty()) parts.push_back(whole_->DeviceHolds());

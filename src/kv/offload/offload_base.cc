@@ -43,6 +43,13 @@ void OffloadBase::ReleaseTables(SequenceId id) {
   first_inputs_.Release(id);
 }
 
+void OffloadBase::TruncateTables(SequenceId id, int64_t tokens) {
+  store_.Truncate(id, tokens);
+  resident_.Truncate(id, tokens);
+  inputs_.Truncate(id, tokens);
+  first_inputs_.Truncate(id, tokens);
+}
+
 Recomputed OffloadBase::SplitOf(const Step& step, const StepSequence& sequence,
                                 int64_t* over) const {
   if (!recompute_ || !sequence.decode) return {};

@@ -46,6 +46,7 @@ class OffloadBase : public Cache {
 
   SequenceId ForkTables(SequenceId parent, int64_t tokens);
   void ReleaseTables(SequenceId id);
+  void TruncateTables(SequenceId id, int64_t tokens);
   // The recomputed tokens of the step's next sequence; over: as for NextSplit().
   Recomputed SplitOf(const Step& step, const StepSequence& sequence, int64_t* over) const;
   // Takes pages for a step's rows and reserves `staging_pages` more. Throws CapacityError, with

@@ -26,6 +26,11 @@ void OffloadCache::Release(SequenceId id) {
   ReleaseTables(id);
 }
 
+void OffloadCache::Truncate(SequenceId id, int64_t tokens) {
+  link_.Stop();  // as above
+  TruncateTables(id, tokens);
+}
+
 TierBytes OffloadCache::BytesHeld(std::span<const SequenceId> ids) const {
   return {.device = static_cast<uint64_t>(resident_.PagesHeld(ids)) * device_pool_.page_bytes(),
           .host = static_cast<uint64_t>(store_.PagesHeld(ids) + inputs_.PagesHeld(ids)) *

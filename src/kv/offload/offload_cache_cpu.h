@@ -27,6 +27,9 @@ class OffloadCache final : public OffloadBase {
   SequenceId Fork(SequenceId parent) override { return ForkPrefix(parent, Length(parent)); }
   void Release(SequenceId id) override;
 
+  bool CanTruncate() const override { return true; }
+  void Truncate(SequenceId id, int64_t tokens) override;
+
   bool SharesPrefixes() const override { return true; }
   int64_t PrefixLength(SequenceId id) const override { return Length(id); }
   SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override {

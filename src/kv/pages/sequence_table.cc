@@ -83,6 +83,18 @@ void SequenceTable::Truncate(SequenceId id, int64_t tokens) {
   sequence.changed.resize(static_cast<size_t>(blocks));
 }
 
+void SequenceTable::ReplaceBlock(SequenceId id, int64_t block, std::span<const PageId> pages) {
+  Sequence& sequence = Get(id);
+  LC_CHECK(block >= 0 && block < sequence.blocks && std::ssize(pages) == shape_.lists);
+  for (int64_t list = 0; list < shape_.lists; ++list) {
+    const auto slot = static_cast<size_t>(list * sequence.capacity + block);
+    pool_.DropReference(sequence.ids[slot]);
+    sequence.ids[slot] = pages[static_cast<size_t>(list)];
+    sequence.pages[slot] = pool_.data(sequence.ids[slot]);
+  }
+  sequence.changed[static_cast<size_t>(block)] = ++sequence.changes;
+}
+
 std::pair<int64_t, int64_t> SequenceTable::Rewritten(const Sequence& sequence,
                                                      const Growth& growth) const {
   const int64_t from = growth.from < 0 ? sequence.length : std::min(growth.from, sequence.length);

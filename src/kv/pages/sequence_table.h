@@ -36,6 +36,9 @@ class SequenceTable {
   // Takes back the rows from `tokens` on, at most Length(id), and the pages that only they used.
   void Truncate(SequenceId id, int64_t tokens);
 
+  // Replaces the pages of a block by others, one for each list; takes over a reference to each.
+  void ReplaceBlock(SequenceId id, int64_t block, std::span<const PageId> pages);
+
   int64_t Length(SequenceId id) const { return Get(id).length; }
   int64_t size() const { return static_cast<int64_t>(sequences_.size()); }
   int64_t lists() const { return shape_.lists; }

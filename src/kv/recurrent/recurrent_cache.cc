@@ -1,7 +1,6 @@
 #include "kv/recurrent/recurrent_cache.h"
 
 #include "base/error.h"
-#include "device/sections.h"
 #include "kv/pages/pool_stats.h"
 #include "ops/common/available_cuda.h"
 
@@ -11,60 +10,44 @@ namespace {
 // Above any sequence's length: one page is enough for it.
 constexpr int64_t kPageTokens = int64_t{1} << 40;
 
-class CpuRecurrentCache final : public RecurrentCache {
- public:
-  CpuRecurrentCache(Device& device, const Layout& layout, uint64_t budget_bytes)
-      : RecurrentCache(device, layout, budget_bytes) {}
-
-  void Recur(Stream& stream, int64_t layer, const Step& step, const ops::GatedDeltaWeights& weights,
-             const ops::GatedDeltaInputs& in, const MatrixView&, const MatrixView& out) override {
-    LC_CHECK(layer >= 0 && layer < layout_.layers);
-    const SectionScope section(stream, Section::kAttention);
-    views_.clear();
-    for (const StepSequence& sequence : step.sequences) {
-      views_.push_back({.first_row = sequence.first_row,
-                        .rows = sequence.rows,
-                        .past = sequence.past,
-                        .state = reinterpret_cast<float*>(table_.Lists(sequence.id)[layer][0])});
-    }
-    ops::GatedDelta(stream, layout_.delta, weights, views_, in, out);
-  }
-
- private:
-  std::vector<ops::GatedDeltaSequence> views_;
-};
-
 class RecurrentPlan final : public CachePlan {
  public:
   RecurrentPlan(const Layout& layout, DeviceType device) : layout_(layout), device_(device) {}
 
   const Layout& layout() const override { return layout_; }
   TierBytes BytesFor(int64_t tokens) const override {
-    const auto pages = static_cast<uint64_t>(tokens > 0 ? layout_.layers : 0);
-    return {.device = pages * RecurrentCache::PageBytes(layout_)};
+    return RecurrentCache::BytesFor(layout_, tokens, draft_tokens_ > 0 ? 2 : 1);
   }
   TierBytes ForkBytesFor(int64_t, int64_t tokens) const override { return BytesFor(tokens); }
-  uint64_t ScratchBytes(int64_t, int64_t, int) const override { return 0; }
+  uint64_t ScratchBytes(int64_t sequences, int64_t, int) const override {
+    return DraftScratchBytes(layout_, draft_tokens_, sequences);
+  }
+  void PlanDrafts(int64_t tokens) override {
+    if (device_ == DeviceType::kCpu) draft_tokens_ = tokens;
+  }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
         return CreateCudaRecurrentCache(device, layout_, budget.device);
       }
     }
-    return std::make_unique<CpuRecurrentCache>(device, layout_, budget.device);
+    return CreateCpuRecurrentCache(device, layout_, budget.device, draft_tokens_);
   }
 
  private:
   const Layout layout_;
   const DeviceType device_;
+  int64_t draft_tokens_ = 0;
 };
 
 }  // namespace
 
-RecurrentCache::RecurrentCache(Device& device, const Layout& layout, uint64_t budget_bytes)
+RecurrentCache::RecurrentCache(Device& device, const Layout& layout, uint64_t budget_bytes,
+                               int64_t copies)
     : layout_(layout),
       pool_(device, PageBytes(layout), budget_bytes),
-      table_({.lists = layout.layers, .page_tokens = kPageTokens}, pool_) {}
+      table_({.lists = layout.layers, .page_tokens = kPageTokens}, pool_),
+      copies_(copies) {}
 
 uint64_t RecurrentCache::PageBytes(const Layout& layout) {
   constexpr uint64_t kAlignment = 256;
@@ -72,9 +55,9 @@ uint64_t RecurrentCache::PageBytes(const Layout& layout) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-TierBytes RecurrentCache::BytesFor(int64_t tokens) const {
-  const auto pages = static_cast<uint64_t>(tokens > 0 ? layout_.layers : 0);
-  return {.device = pages * pool_.page_bytes()};
+TierBytes RecurrentCache::BytesFor(const Layout& layout, int64_t tokens, int64_t copies) {
+  const auto pages = static_cast<uint64_t>(tokens > 0 ? copies * layout.layers : 0);
+  return {.device = pages * PageBytes(layout)};
 }
 
 SequenceId RecurrentCache::ForkPrefix(SequenceId parent, int64_t tokens) {
@@ -82,18 +65,22 @@ SequenceId RecurrentCache::ForkPrefix(SequenceId parent, int64_t tokens) {
   return Fork(parent);
 }
 
-void RecurrentCache::BeginStep(const Step& step) {
+void RecurrentCache::CheckWhole(SequenceId id) const {
+  if (!begun_.contains(id)) return;
+  throw InvalidArgument(
+      "KV cache: sequence {} cannot go on: a step over it has failed and may have changed its "
+      "states",
+      id);
+}
+
+void RecurrentCache::Begin(const Step& step, int64_t more_pages) {
   check_(step, table_);
   growths_.clear();
   for (const StepSequence& sequence : step.sequences) {
-    if (begun_.contains(sequence.id)) {
-      throw InvalidArgument(
-          "KV cache: sequence {} cannot go on: a step over it has failed and may have changed its "
-          "states",
-          sequence.id);
-    }
+    CheckWhole(sequence.id);
     growths_.push_back({sequence.id, sequence.rows});
   }
+  if (more_pages > 0) pool_.Reserve(table_.PagesNeeded(growths_) + more_pages);
   table_.Grow(growths_);
   for (const StepSequence& sequence : step.sequences) begun_.insert(sequence.id);
 }

@@ -23,10 +23,12 @@ namespace litecache::kv {
 class RecurrentCache : public Cache {
  public:
   static uint64_t PageBytes(const Layout& layout);
+  // Bytes of `copies` copies of a sequence's states.
+  static TierBytes BytesFor(const Layout& layout, int64_t tokens, int64_t copies);
 
   std::string_view policy() const override { return "recurrent"; }
   const Layout& layout() const override { return layout_; }
-  TierBytes BytesFor(int64_t tokens) const override;
+  TierBytes BytesFor(int64_t tokens) const override { return BytesFor(layout_, tokens, copies_); }
   TierBytes ForkBytesFor(int64_t, int64_t tokens) const override { return BytesFor(tokens); }
 
   void AllocateAhead(const TierBytes& bytes) override { pool_.AllocateAhead(bytes.device); }
@@ -47,20 +49,27 @@ class RecurrentCache : public Cache {
     return {.device = static_cast<uint64_t>(table_.PagesHeld(ids)) * pool_.page_bytes()};
   }
 
-  void BeginStep(const Step& step) override;
+  void BeginStep(const Step& step) override { Begin(step, 0); }
   void Attend(Stream&, int64_t, const Step&, const MatrixView&, const MatrixView&,
               const MatrixView&, const ops::Softmax&, const MatrixView&) override;
   void EndStep(const Step& step) override;
   Stats GetStats() const override;
 
  protected:
-  RecurrentCache(Device& device, const Layout& layout, uint64_t budget_bytes);
+  // copies: copies of a sequence's states that are counted.
+  RecurrentCache(Device& device, const Layout& layout, uint64_t budget_bytes, int64_t copies = 1);
+
+  // BeginStep(), with `more_pages` pages reserved beside those of the step.
+  void Begin(const Step& step, int64_t more_pages);
+  // Throws InvalidArgument for a sequence whose step has failed.
+  void CheckWhole(SequenceId id) const;
 
   const Layout layout_;
   PagePool pool_;
   SequenceTable table_;
 
  private:
+  const int64_t copies_;
   std::vector<SequenceTable::Growth> growths_;
   StepCheck check_;
   std::unordered_set<SequenceId> begun_;  // steps over them have begun and not ended
@@ -68,6 +77,12 @@ class RecurrentCache : public Cache {
 };
 
 std::unique_ptr<CachePlan> PlanRecurrentCache(const Layout& layout, DeviceType device);
+// draft_tokens: the most tokens that a step drafts of a sequence, which can be taken back then
+// (recurrent_cache_cpu.cc); 0: none.
+std::unique_ptr<Cache> CreateCpuRecurrentCache(Device& device, const Layout& layout,
+                                               uint64_t budget_bytes, int64_t draft_tokens);
+// Bytes outside the budget that this takes for `sequences` sequences.
+uint64_t DraftScratchBytes(const Layout& layout, int64_t draft_tokens, int64_t sequences);
 std::unique_ptr<Cache> CreateCudaRecurrentCache(Device& device, const Layout& layout,
                                                 uint64_t budget_bytes);
 

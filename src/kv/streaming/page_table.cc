@@ -1,5 +1,6 @@
 #include "kv/streaming/page_table.h"
 
+#include <algorithm>
 #include <unordered_set>
 
 #include "base/error.h"
@@ -18,15 +19,29 @@ SequenceId PageTable::Create() {
 SequenceId PageTable::Fork(SequenceId parent) {
   const Sequence& from = sequences_.at(parent);
   if (from.page) pool_.AddReference(*from.page);
-  sequences_.emplace(next_id_, Sequence{.length = from.length, .page = from.page, .next = {}});
+  sequences_.emplace(next_id_, Sequence{from.length, from.written, from.page, {}});
   return next_id_++;
 }
 
 void PageTable::Release(SequenceId id) {
-  const Sequence& sequence = sequences_.at(id);
-  if (sequence.page) pool_.DropReference(*sequence.page);
-  if (sequence.next) pool_.DropReference(*sequence.next);
+  Sequence& sequence = sequences_.at(id);
+  Drop(&sequence.page);
+  Drop(&sequence.next);
   sequences_.erase(id);
+}
+
+void PageTable::Truncate(SequenceId id, int64_t tokens) {
+  Sequence& sequence = sequences_.at(id);
+  sequence.length = tokens;
+  Drop(&sequence.next);  // of a chunk that failed
+  if (tokens > 0) return;
+  Drop(&sequence.page);
+  sequence.written = 0;
+}
+
+void PageTable::Drop(std::optional<PageId>* page) {
+  if (*page) pool_.DropReference(**page);
+  page->reset();
 }
 
 int64_t PageTable::PagesHeld(std::span<const SequenceId> ids) const {
@@ -45,7 +60,7 @@ void PageTable::BeginStep(const Step& step) {
   shared_.clear();
   for (const StepSequence& part : step.sequences) {
     const Sequence& sequence = sequences_.at(part.id);
-    if (!part.decode) {
+    if (!InPlace(part)) {
       fresh += sequence.next ? 0 : 1;
     } else if (!sequence.page) {
       ++fresh;
@@ -56,13 +71,12 @@ void PageTable::BeginStep(const Step& step) {
   pool_.Reserve(fresh + CopiesNeeded(pool_, &shared_));
   for (const StepSequence& part : step.sequences) {
     Sequence& sequence = sequences_.at(part.id);
-    if (!part.decode) {
+    if (!InPlace(part)) {
       if (!sequence.next) sequence.next = pool_.Take();
       continue;
     }
-    // The page of a chunk that failed.
-    if (sequence.next) pool_.DropReference(*sequence.next);
-    sequence.next.reset();
+    Drop(&sequence.next);  // of a chunk that failed
+    sequence.written = std::max(sequence.written, sequence.length + part.rows);
     if (!sequence.page) {
       sequence.page = pool_.Take();
     } else if (pool_.references(*sequence.page) > 1) {
@@ -81,16 +95,17 @@ std::byte* PageTable::Target(SequenceId id) const {
 
 const std::byte* PageTable::Source(SequenceId id) const {
   const Sequence& sequence = sequences_.at(id);
-  return sequence.page ? pool_.data(*sequence.page) : nullptr;
+  return sequence.next && sequence.page ? pool_.data(*sequence.page) : nullptr;
 }
 
 void PageTable::EndStep(const Step& step) {
   for (const StepSequence& part : step.sequences) {
     Sequence& sequence = sequences_.at(part.id);
     sequence.length += part.rows;
-    if (part.decode) continue;
+    if (InPlace(part)) continue;
     LC_CHECK(sequence.next.has_value(), "EndStep() without BeginStep()");
-    if (sequence.page) pool_.DropReference(*sequence.page);
+    sequence.written = std::max(sequence.written, sequence.length);
+    Drop(&sequence.page);
     sequence.page = sequence.next;
     sequence.next.reset();
   }

@@ -1,6 +1,7 @@
 // What policy `streaming` has on the CPU and on a GPU alike: a page a sequence, and whole prefixes.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -12,11 +13,12 @@
 #include "kv/step/step_check.h"
 #include "kv/streaming/page_table.h"
 #include "kv/streaming/shape.h"
+#include "kv/truncation.h"
 #include "kv/with_shape.h"
 
 namespace litecache::kv::streaming {
 
-class StreamingCacheBase : public WithShape<Cache, Shape> {
+class StreamingCacheBase : public WithShape<Cache, Shape>, public LimitedTruncation {
  public:
   std::string_view policy() const final { return "streaming"; }
 
@@ -26,6 +28,15 @@ class StreamingCacheBase : public WithShape<Cache, Shape> {
   SequenceId Fork(SequenceId parent) final { return table_.Fork(parent); }
   void Release(SequenceId id) override { table_.Release(id); }
   int64_t Length(SequenceId id) const final { return table_.Length(id); }
+
+  bool CanTruncate() const final { return true; }
+  int64_t ShortestLength(SequenceId id) const final {
+    return std::min(shape_.ShortestLength(table_.Written(id)), Length(id));
+  }
+  void Truncate(SequenceId id, int64_t tokens) final {
+    CheckTruncation(id, Length(id), tokens, ShortestLength(id));
+    table_.Truncate(id, tokens);
+  }
 
   bool SharesPrefixes() const final { return true; }
   bool CutsPrefixes() const final { return false; }
@@ -50,7 +61,7 @@ class StreamingCacheBase : public WithShape<Cache, Shape> {
   StreamingCacheBase(Device& device, const Shape& shape, uint64_t budget_bytes)
       : WithShape(shape),
         pool_(device, shape.page_bytes(), budget_bytes, "KV cache, sink and recent rows"),
-        table_(pool_) {}
+        table_(pool_, shape.most_in_place()) {}
 
   // Gives the step's sequences their pages, as Cache::BeginStep() says.
   void TakePages(const Step& step) {
