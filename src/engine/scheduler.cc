@@ -83,12 +83,12 @@ void Scheduler::AddDecodes(Group* group, bool drafted, StepPlan* plan) const {
     const Sample& sample = group->samples[i];
     if (!sample.live || !sample.prepared) continue;
     if ((limits_.verified || !sample.draft().empty()) == drafted) {
-      AddSample(group, i, /*decode=*/!drafted, plan);
+      AddSample(group, i, /*decode=*/!drafted, /*drafts=*/false, plan);
     }
   }
 }
 
-void Scheduler::AddSample(Group* group, size_t index, bool decode, StepPlan* plan) {
+void Scheduler::AddSample(Group* group, size_t index, bool decode, bool drafts, StepPlan* plan) {
   const Sample& sample = group->samples[index];
   const std::span<const int32_t> draft = decode ? std::span<const int32_t>() : sample.draft();
   // The last sampled token is not in the cache yet.
@@ -100,7 +100,7 @@ void Scheduler::AddSample(Group* group, size_t index, bool decode, StepPlan* pla
                                   .rows = rows,
                                   .past = past,
                                   .decode = decode,
-                                  .drafted = !decode});
+                                  .drafted = !decode || drafts});
   plan->tokens.push_back(sample.last_token);
   plan->tokens.insert(plan->tokens.end(), draft.begin(), draft.end());
   for (int64_t row = 0; row < rows; ++row) {
@@ -212,7 +212,7 @@ void Scheduler::PlanAlone(Group* group, StepPlan* plan) const {
 void Scheduler::PlanDrafts(std::span<const DraftingSample> samples, StepPlan* plan) {
   plan->Clear();
   for (const DraftingSample& one : samples) {
-    AddSample(one.group, one.sample, /*decode=*/true, plan);
+    AddSample(one.group, one.sample, /*decode=*/true, /*drafts=*/true, plan);
   }
 }
 

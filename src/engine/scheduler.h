@@ -103,8 +103,9 @@ class Scheduler {
   // Decode rows come first in a step, and samples with drafts are chunks: drafted says which of the
   // two kinds to add.
   void AddDecodes(Group* group, bool drafted, StepPlan* plan) const;
-  // Adds a sample's last token and its draft, as a chunk or as one decode row.
-  static void AddSample(Group* group, size_t sample, bool decode, StepPlan* plan);
+  // Adds a sample's last token and its draft, as a chunk; or the token alone, as a decode row,
+  // whose result is used or, with `drafts`, only a draft.
+  static void AddSample(Group* group, size_t sample, bool decode, bool drafts, StepPlan* plan);
   // Adds the next token of a score job that has reached its decode steps.
   void AddScoreDecode(Group* group, StepPlan* plan) const;
   // How many prompt tokens a step can still take.

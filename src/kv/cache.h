@@ -79,8 +79,8 @@ struct StepSequence {
   // that index prompts then start on a layer as soon as it has attended this chunk, in parallel
   // with later layers. Results are correct without it, and also if another chunk follows.
   bool ends_prompt = false;
-  // A chunk of an answer: the last token and drafted ones, which Truncate() may take back after the
-  // step. Decode rows have come before and may follow.
+  // Tokens of an answer that Truncate() may take back after the step: a chunk of the last token and
+  // drafted ones, or a decode row that only drafts. Decode rows may follow.
   bool drafted = false;
 };
 

@@ -60,7 +60,7 @@ void DraftRandomly(Subject& subject, std::mt19937_64& random, SequenceId id) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
   };
   const int64_t decoded = below(9);
-  for (int64_t i = 0; i < decoded; ++i) subject.Step({{id}}, -1);
+  for (int64_t i = 0; i < decoded; ++i) subject.Step({{id, 1, true, true}}, -1);
   if (decoded > 0) subject.TakeBack(id, decoded);
   const int64_t verified = 1 + below(9);
   subject.Step({{id, verified, false, true}}, -1);

@@ -58,7 +58,7 @@ void LiteCache::BeginStep(const Step& step) {
   growth_.Begin(step);
   for (const StepSequence& sequence : step.sequences) {
     SequenceSlots& slots = tiers_.slots.Get(sequence.id);
-    if (sequence.drafted) {
+    if (sequence.drafted && !sequence.decode) {
       KeepCachedRows(sequence.past, &slots);
     } else if (!sequence.decode) {
       std::ranges::fill(slots.filled, SequenceSlots::Filled::kNothing);
