@@ -5,6 +5,7 @@
 #include <span>
 
 #include "kv/attention_error.h"
+#include "kv/truncation.h"
 #include "ops/common/row_format.h"
 
 namespace litecache::kv {
@@ -47,6 +48,22 @@ SequenceId PolicyOracle::ForkPrefix(SequenceId parent) {
 void PolicyOracle::Release(SequenceId id) {
   cache_->Release(id);
   sequences_.erase(id);
+}
+
+void PolicyOracle::TakeBack(SequenceId id, int64_t tokens) {
+  Sequence& sequence = sequences_.at(id);
+  sequence.length -= tokens;
+  cache_->Truncate(id, sequence.length);
+  EXPECT_EQ(cache_->Length(id), sequence.length);
+  for (auto* layers : {&sequence.k, &sequence.v}) {
+    for (Rows& rows : *layers) rows.resize(static_cast<size_t>(sequence.length));
+  }
+  CheckMemory();
+}
+
+int64_t PolicyOracle::Removable(SequenceId id) const {
+  const auto* limited = dynamic_cast<const LimitedTruncation*>(cache_.get());
+  return cache_->Length(id) - (limited != nullptr ? limited->ShortestLength(id) : 0);
 }
 
 // [kv_heads * head_dim], rounded to the layout's dtype, or as read back from the store.
@@ -209,7 +226,8 @@ void PolicyOracle::RunLife(int steps, int64_t longest_prompt) {
                 .longest_prompt = longest_prompt,
                 .prompts = 10,
                 .failures = 8,
-                .repeats = 5});
+                .repeats = 5,
+                .drafts = cache_->CanTruncate() ? 6 : 0});
 }
 
 }  // namespace litecache::kv

@@ -43,11 +43,16 @@ class PolicyOracle {
   SequenceId Fork(SequenceId parent);
   SequenceId ForkPrefix(SequenceId parent);  // all of the parent's prefix
   void Release(SequenceId id);
+  // Takes back the last `tokens` tokens.
+  void TakeBack(SequenceId id, int64_t tokens);
+  // The most tokens that can be taken back.
+  int64_t Removable(SequenceId id) const;
 
   // Runs a step and compares it. fail_after >= 0: first makes an attempt that fails after that many
   // layers.
   void Step(const std::vector<Part>& parts, int64_t fail_after = -1);
-  // Prompts in chunks, decoding, further prompts, forks, releases, and repeated steps.
+  // Prompts in chunks, decoding, further prompts, forks, releases, repeated steps, and drafts where
+  // the cache can take back tokens.
   void RunLife(int steps, int64_t longest_prompt);
 
   Cache& cache() { return *cache_; }

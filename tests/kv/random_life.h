@@ -49,7 +49,10 @@ struct LifeOptions {
   // A step with only decode parts may be repeated fewer than this many times with the same
   // sequences, for policies that then work ahead; 0: never.
   int repeats = 0;
-  int drafts = 0;  // a sequence drafts after one in this many steps; 0: never
+  // One in this many parts that are no prompt's is a drafted chunk, of which some tokens are taken
+  // back after the step; one in this many steps takes back the last tokens of any sequence, and one
+  // in this many is followed by DraftRandomly(). 0: never.
+  int drafts = 0;
 };
 
 // What the engine does with drafts: decode steps whose tokens are taken back, a chunk that verifies
@@ -69,7 +72,8 @@ void DraftRandomly(Subject& subject, std::mt19937_64& random, SequenceId id) {
 
 // Prompts in chunks, decoding, further prompts, forks, releases, and steps that fail and are
 // repeated. Subject needs Create(), Fork(id), Release(id), and Step(parts, fail_after), which runs
-// and compares a step (fail_after >= 0: first makes an attempt that fails after that many layers).
+// and compares a step (fail_after >= 0: first makes an attempt that fails after that many layers);
+// with drafts also TakeBack(id, tokens) and Removable(id), the most tokens that it can take back.
 // Returns the remaining sequences.
 template <class Subject>
 std::vector<SequenceId> LiveRandomly(Subject& subject, std::mt19937_64& random,
@@ -94,11 +98,21 @@ std::vector<SequenceId> LiveRandomly(Subject& subject, std::mt19937_64& random,
       if (one_in(5)) continue;
       const bool prompt = one_in(options.prompts);
       parts.push_back({id, prompt ? 1 + below(options.longest_prompt) : 1, !prompt});
+      if (options.drafts > 0 && !prompt && one_in(options.drafts)) {
+        parts.back() = {id, 1 + below(one_in(3) ? 1 + Cache::kMostDrafted : 9), false, true};
+      }
     }
     if (parts.empty()) continue;
     const bool fails = options.failures > 0 && one_in(options.failures);
     subject.Step(parts, fails ? below(options.layers + 1) : -1);
-    if constexpr (requires { subject.TakeBack(ids[0], 1); }) {
+    if constexpr (requires { subject.TakeBack(SequenceId{}, int64_t{}); }) {
+      for (const Part& part : parts) {
+        if (part.drafted) subject.TakeBack(part.id, below(part.rows));
+      }
+      if (options.drafts > 0 && one_in(options.drafts)) {
+        const SequenceId id = ids[any()];
+        subject.TakeBack(id, below(1 + std::min(subject.Removable(id), Cache::kMostDrafted)));
+      }
       if (options.drafts > 0 && one_in(options.drafts)) DraftRandomly(subject, random, ids[any()]);
     }
     if (options.repeats == 0 || one_in(2)) continue;

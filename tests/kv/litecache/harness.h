@@ -71,6 +71,7 @@ class Harness {
   SequenceId Fork(SequenceId parent);
   void Release(SequenceId id);
   void TakeBack(SequenceId id, int64_t tokens);
+  int64_t Removable(SequenceId id) const { return cache_->Length(id); }
   // Runs and compares. fail_after >= 0: first makes an attempt that stops after that many layers.
   void Step(const std::vector<Part>& parts, int64_t fail_after = -1);
 

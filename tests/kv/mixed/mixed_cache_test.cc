@@ -93,7 +93,7 @@ TEST(WindowedCacheTest, CostsWhatItsPartsCost) {
   EXPECT_EQ(cache->GetStats().capacity, budget);
   EXPECT_TRUE(cache->SharesPrefixes());
   EXPECT_FALSE(cache->CutsPrefixes());
-  EXPECT_FALSE(cache->CanTruncate());
+  EXPECT_TRUE(cache->CanTruncate());
 }
 
 // A policy's first layer is not the model's.

@@ -57,8 +57,8 @@ TEST(StreamingTest, MemoryDoesNotGrowWithTheContext) {
   EXPECT_EQ(plan->BytesFor(1 << 20), bytes);
   EXPECT_EQ(plan->BytesFor(0), TierBytes{});
   EXPECT_EQ(bytes.host, 0u);
-  // sink, window and a prompt block of 16, twice.
-  EXPECT_EQ(bytes.device, 2u * 2 * 2 * (4 + 32 + 15) * 64);
+  // sink, window and the most drafted tokens, twice.
+  EXPECT_EQ(bytes.device, 2u * 2 * 2 * (4 + 32 + 64) * 64);
   PolicyOracle oracle(
       *plan, [](int64_t token, int64_t seen) { return seen < 4 || seen > token - 32; }, 1, bytes);
   const SequenceId id = oracle.Create();
