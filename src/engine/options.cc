@@ -56,8 +56,7 @@ Rows EngineRows() {
       Row("draft", &O::draft, Choice({"off", "lookup", "sparse", "lookup,sparse"}),
           "Drafts of the next tokens, which full attention checks in one step; the answer is the "
           "same but for bf16 rounding. lookup: what followed the last tokens earlier in prompt or "
-          "answer. sparse: decode steps of policy litecache. On the CPU, with policies full and "
-          "litecache"),
+          "answer. sparse: decode steps of policy litecache. On the CPU"),
       Row("draft_tokens", &O::draft_tokens, Whole(1, 63),
           "The most tokens drafted for a sequence in a step; fewer where more do not pay"),
       Row("exact", &O::exact, Flag(),
