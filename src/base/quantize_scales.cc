@@ -106,6 +106,17 @@ float SymmetricScale(std::span<const float> x, int low) {
       SearchScale(x, ones.data(), extreme, static_cast<float>(-low), static_cast<float>(low - 1)));
 }
 
+float SquaredError(std::span<const float> x, float scale, float low, float high) {
+  const Vec by = Fill(scale), inverse = Fill(Inverse(scale));
+  Vec sum = {};
+  for (size_t i = 0; i < x.size(); i += kLanes) {
+    const Vec value = Load(&x[i]);
+    const Vec error = value - Levels(value * inverse, Fill(low), Fill(high)) * by;
+    sum += error * error;
+  }
+  return Total(sum);
+}
+
 Affine AffineScale(std::span<const float> x, int highest) {
   const auto [low, high] = RangeOf(x);
   const float minimum = AsHalf(low);

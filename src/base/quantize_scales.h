@@ -31,6 +31,9 @@ float ExactScale(std::span<const float> x, int low, int high);
 // least squared error among those that put the extreme value near -low.
 float SymmetricScale(std::span<const float> x, int low);
 
+// The squared error of x = scale * q, q in [low, high]. A multiple of 4 values.
+float SquaredError(std::span<const float> x, float scale, float low, float high);
+
 struct Affine {
   float scale = 0, minimum = 0;
 };
