@@ -1,7 +1,15 @@
 #include "io/safetensors_writer.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "io/file.h"
@@ -24,6 +32,20 @@ void Append(const std::string& name, DType dtype, std::span<const float> values,
     }
     data->append(reinterpret_cast<const char*>(&stored), sizeof(stored));
   }
+}
+
+// What precedes the tensors of a file: the length of the header, and the header, padded to a
+// multiple of 8 bytes.
+template <typename Json>
+std::string HeaderBytes(const Json& header) {
+  // Broken UTF-8 is replaced rather than an error: such a text may be a corpus's file name.
+  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  text.append((8 - text.size() % 8) % 8, ' ');
+  std::string bytes;
+  for (int i = 0; i < 8; ++i) {
+    bytes += static_cast<char>((static_cast<uint64_t>(text.size()) >> (8 * i)) & 0xff);
+  }
+  return bytes + text;
 }
 
 }  // namespace
@@ -58,19 +80,69 @@ std::string SafetensorsWriter::Bytes() const {
                     {"shape", tensor.shape},
                     {"data_offsets", {tensor.begin, tensor.end}}};
   }
-  // Broken UTF-8 is replaced rather than an error: such a text may be a corpus's file name.
-  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  text.append((8 - text.size() % 8) % 8, ' ');
-  std::string bytes;
-  bytes.reserve(8 + text.size() + data_.size());
-  for (int i = 0; i < 8; ++i) {
-    bytes += static_cast<char>((static_cast<uint64_t>(text.size()) >> (8 * i)) & 0xff);
-  }
-  return bytes + text + data_;
+  return HeaderBytes(header) + data_;
 }
 
 void SafetensorsWriter::Write(const std::filesystem::path& path) const {
   WriteFileAtomically(path, Bytes());
+}
+
+SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, std::vector<Tensor> tensors)
+    : path_(path),
+      descriptor_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
+  if (descriptor_ < 0) Fail("create");
+  // Values of 8 bytes come first, and so on: every tensor is aligned.
+  const auto bytes_of_value = [](const Tensor& tensor) {
+    uint64_t count = 1;
+    for (const int64_t extent : tensor.shape) count *= static_cast<uint64_t>(extent);
+    return count == 0 ? 0 : tensor.bytes / count;
+  };
+  std::ranges::sort(tensors, [&](const Tensor& a, const Tensor& b) {
+    return std::tuple(bytes_of_value(b), a.name) < std::tuple(bytes_of_value(a), b.name);
+  });
+  nlohmann::json header = {{"__metadata__", {{"format", "pt"}}}};
+  uint64_t end = 0;
+  for (const Tensor& tensor : tensors) {
+    LC_CHECK(places_.emplace(tensor.name, Place{end, tensor.bytes}).second,
+             "tensor '{}' is added twice", tensor.name);
+    header[tensor.name] = {{"dtype", tensor.dtype},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {end, end + tensor.bytes}}};
+    end += tensor.bytes;
+  }
+  const std::string text = HeaderBytes(header);
+  for (auto& [name, place] : places_) place.begin += text.size();
+  Put(0, std::as_bytes(std::span(text)));
+}
+
+SafetensorsFile::~SafetensorsFile() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+void SafetensorsFile::Write(const std::string& name, uint64_t offset,
+                            std::span<const std::byte> bytes) {
+  const Place& place = places_.at(name);
+  LC_CHECK(offset + bytes.size() <= place.bytes, "tensor '{}' has {} bytes", name, place.bytes);
+  Put(place.begin + offset, bytes);
+}
+
+void SafetensorsFile::Put(uint64_t at, std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(at));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) Fail("write");
+    bytes = bytes.subspan(static_cast<size_t>(count));
+    at += static_cast<uint64_t>(count);
+  }
+}
+
+void SafetensorsFile::Close() {
+  if (::fsync(descriptor_) != 0) Fail("write");
+  if (::close(std::exchange(descriptor_, -1)) != 0) Fail("write");
+}
+
+void SafetensorsFile::Fail(const char* what) const {
+  throw FileError("{}: cannot {}: {}", path_.string(), what, std::strerror(errno));
 }
 
 }  // namespace litecache::io
