@@ -128,9 +128,18 @@ QuantizationConfig ParseCompressedWeights(const io::JsonFields& fields, std::str
   return config;
 }
 
+// Symmetric weights whose tensors show the rest: packed in groups, or FP8 by rows.
+bool IsShownByTensors(const QuantizationConfig& config) {
+  const bool packed = config.layout == Layout::kRows && config.scale_cols > 0;
+  const bool fp8 = config.layout == Layout::kFp8 && config.scale_cols == 0;
+  return (packed || fp8) && config.scale_rows == 1 && config.symmetric && !config.reordered;
+}
+
 QuantizationConfig ParseCompressedTensors(const io::JsonFields& fields) {
   const std::string format = fields.RequiredString("format");
-  AllowOnly(fields, "format", {"float-quantized", "int-quantized", "pack-quantized"});
+  const bool mixed = format == "mixed-precision";  // each group has its own
+  AllowOnly(fields, "format",
+            {"float-quantized", "int-quantized", "pack-quantized", "mixed-precision"});
   AllowNone(fields, "kv_cache_scheme", "keys and values are not quantized as a checkpoint says");
   AllowNone(fields, "transform_config", "weights with transforms are not read");
   if (const auto sparsity = fields.Object("sparsity_config")) {
@@ -138,22 +147,33 @@ QuantizationConfig ParseCompressedTensors(const io::JsonFields& fields) {
   }
   const auto groups = fields.Object("config_groups");
   std::optional<QuantizationConfig> config;
+  bool varied = false;
   if (groups) {
     for (const auto& [name, value] : fields.Find("config_groups")->items()) {
       const auto group = groups->Object(name);
       if (!group) continue;
-      AllowOnly(*group, "format", {format});
+      const std::string own = mixed ? group->RequiredString("format") : format;
+      if (mixed) {
+        AllowOnly(*group, "format", {"float-quantized", "pack-quantized"});
+      } else {
+        AllowOnly(*group, "format", {format});
+      }
       const auto weights = group->Object("weights");
       if (!weights) group->Refuse("weights", "every group must quantize weights");
-      const auto parsed = ParseCompressedWeights(*weights, format);
+      const auto parsed = ParseCompressedWeights(*weights, own);
       if (config && *config != parsed) {
-        fields.Refuse("config_groups", "all groups must quantize weights in the same way");
+        if (!IsShownByTensors(*config) || !IsShownByTensors(parsed)) {
+          fields.Refuse("config_groups",
+                        "all groups must quantize weights in the same way, unless all are "
+                        "symmetric, and packed in groups of columns or FP8 by channel");
+        }
+        varied = true;
       }
       config = parsed;
     }
   }
   if (!config) fields.Fail("config_groups", "must describe how weights are quantized");
-  return *config;
+  return varied ? QuantizationConfig{.layout = Layout::kRows, .bits = 0} : *config;
 }
 
 }  // namespace

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <initializer_list>
-#include <limits>
 #include <string_view>
 
 #include "base/block_layout.h"
 #include "base/error.h"
+#include "base/fp8.h"
 #include "base/join.h"
 
 namespace litecache::model {
@@ -39,20 +38,12 @@ uint8_t CodeAt(uint32_t word, int64_t place, int64_t bits) {
   return static_cast<uint8_t>(word >> (place * bits) & ((1U << bits) - 1));
 }
 
-// A sign, 4 bits of exponent (bias 7), 3 of mantissa; without infinities.
-float Fp8(int bits) {
-  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
-  float value = exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -9)
-                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-  if (exponent == 15 && mantissa == 7) value = std::numeric_limits<float>::quiet_NaN();
-  return bits < 128 ? value : -value;
-}
-
 const CodeValues& ValuesOf(Layout layout) {
   const auto make = [](bool fp8) {
     CodeValues values;
     for (int code = 0; code < 256; ++code) {
-      values[static_cast<size_t>(code)] = fp8 ? Fp8(code) : static_cast<float>(code);
+      values[static_cast<size_t>(code)] =
+          fp8 ? FromFp8(static_cast<uint8_t>(code)) : static_cast<float>(code);
     }
     return values;
   };
@@ -70,6 +61,20 @@ std::string_view CodesName(Layout layout) {
     default:
       return "weight";
   }
+}
+
+// Of a matrix of a directory whose config leaves it to the tensors (bits = 0). Tensors that do not
+// fit the matrix are reported where they are taken.
+QuantizationConfig ShownByTensors(const io::Checkpoint& checkpoint, const std::string& module,
+                                  int64_t rows, int64_t cols) {
+  const io::TensorInfo* packed = checkpoint.Find(module + "weight_packed").info;
+  if (packed == nullptr) return {.layout = Layout::kFp8};
+  QuantizationConfig config{.layout = Layout::kRows};
+  config.bits = packed->shape == std::vector<int64_t>{rows, Pieces(cols, 4)} ? 8 : 4;
+  const io::TensorInfo* scales = checkpoint.Find(module + "weight_scale").info;
+  const int64_t groups = scales == nullptr || scales->shape.empty() ? 1 : scales->shape.back();
+  if (groups > 0 && cols % groups == 0) config.scale_cols = cols / groups;
+  return config;
 }
 
 void PutHalf(f16 half, blocks::Bytes2& out) {
@@ -92,13 +97,15 @@ QuantizedMatrix::QuantizedMatrix(const QuantizationConfig& config, int64_t rows,
       groups_(config.scale_cols == 0 ? 1 : Pieces(cols, config.scale_cols)) {}
 
 std::unique_ptr<QuantizedMatrix> QuantizedMatrix::Find(const io::Checkpoint& checkpoint,
-                                                       const QuantizationConfig& config,
+                                                       const QuantizationConfig& stated,
                                                        const std::string& name, int64_t rows,
                                                        int64_t cols) {
   if (!name.ends_with(kWeight)) return nullptr;
   const std::string module = name.substr(0, name.size() - kWeight.size() + 1);
   const io::TensorInfo* weight = checkpoint.Find(name).info;
   if (weight != nullptr && HasPlainValues(*weight)) return nullptr;
+  const QuantizationConfig config =
+      stated.bits == 0 ? ShownByTensors(checkpoint, module, rows, cols) : stated;
   if (checkpoint.Find(module + std::string(CodesName(config.layout))).info == nullptr) {
     return nullptr;
   }
