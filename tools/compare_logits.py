@@ -5,7 +5,8 @@
 
 For example, what 4-bit weights change: -- --dtype f32 -- --quantize q4_k. The first set is the reference. Prints, for each
 other one, the divergence from it (KL, in nats) on average and its 99th percentile, the share of positions with the same most
-likely token, and the perplexity of the text to that of the reference. Needs numpy.
+likely token, and the perplexity of the text to that of the reference. A set may name another --model with the same tokens.
+Needs numpy.
 """
 import argparse
 import json
@@ -24,7 +25,8 @@ def run(*command):
 
 
 def log_probabilities(program, model, ids_file, options):
-    shown = run(program, "logits", "--model", model, "--tokens-file", ids_file, "--positions", "all", "--json", *options)
+    named = [] if "--model" in options else ["--model", model]
+    shown = run(program, "logits", *named, "--tokens-file", ids_file, "--positions", "all", "--json", *options)
     logits = np.array(shown["logits"])
     logits -= logits.max(-1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))

@@ -214,6 +214,7 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   commands.push_back(MakeInspectCommand());
   commands.push_back(MakeBenchCommand());
   commands.push_back(MakeProfileCommand());
+  commands.push_back(MakeQuantizeCommand());
   commands.push_back(MakeEvalGenerateCommand());
   commands.push_back(MakeEvalRunCommand());
   commands.push_back(MakeEvalReportCommand());

@@ -55,6 +55,7 @@ std::unique_ptr<Command> MakeLogitsCommand();
 std::unique_ptr<Command> MakeInspectCommand();
 std::unique_ptr<Command> MakeBenchCommand();
 std::unique_ptr<Command> MakeProfileCommand();
+std::unique_ptr<Command> MakeQuantizeCommand();
 std::unique_ptr<Command> MakeEvalGenerateCommand();
 std::unique_ptr<Command> MakeEvalRunCommand();
 std::unique_ptr<Command> MakeEvalReportCommand();

@@ -41,7 +41,8 @@ Rows EngineRows() {
           "weights that are not quantized, products and KV cache in this type"),
       Row("quantize", &O::quantize, Text("TYPE"),
           "Quantize the weights while they are loaded, except modules with a type of their own: "
-          "q4_k,lm_head=q8_0,v_proj=none. lm_head and embed_tokens get at least 6 bits",
+          "q4_k,lm_head=q8_0,v_proj=none. lm_head and embed_tokens get at least 6 bits. Not fp8, "
+          "which checkpoints have and which becomes q8_0 in memory",
           {.values = "q8_0, q6_k, q5_k, q4_k, q5_1, q5_0, q4_1, q4_0, mxfp4"}),
       Row("max_batch", &O::max_batch, Whole(0, 1 << 16),
           "Sequences that are decoded together, at most; 0: 64, or fewer where their buffers would "

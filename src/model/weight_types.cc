@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/join.h"
+#include "model/module_types.h"
 #include "model/quantized_matrix.h"
 #include "model/stacked_experts.h"
 #include "ops/linear/quantized/packed_blocks.h"
@@ -29,6 +30,11 @@ bool CanBeWritten(const BlockFormat& format) {
 const BlockFormat* ParseFormat(std::string_view text) {
   const BlockFormat* format = FindBlockFormat(Upper(text));
   if (format != nullptr && CanBeWritten(*format)) return format;
+  if (text == "fp8") {
+    throw InvalidArgument(
+        "'fp8' is a type of files only: weights of FP8 checkpoints are Q8_0 in memory, and q8_0 is "
+        "nearer to these; `litecache quantize --type fp8` writes a checkpoint");
+  }
   std::vector<std::string> known;
   for (const BlockFormat& other : BlockFormats()) {
     if (!CanBeWritten(other)) continue;
@@ -77,34 +83,17 @@ std::string_view ModuleOf(std::string_view name) {
 Quantization Quantization::Parse(std::string_view text) {
   Quantization quantization;
   if (text.empty()) return quantization;
-  for (bool first = true; !text.empty() || first; first = false) {
-    const size_t comma = text.find(',');
-    const std::string_view item = text.substr(0, comma);
-    text = comma == text.npos ? std::string_view() : text.substr(comma + 1);
-    if (first) {
-      quantization.format = ParseFormat(item);
-      continue;
-    }
-    const size_t equals = item.find('=');
-    if (equals == item.npos || equals == 0) {
-      throw InvalidArgument("'{}' is not MODULE=TYPE, such as lm_head=q8_0", item);
-    }
-    const std::string_view type = item.substr(equals + 1);
-    quantization.modules.emplace_back(item.substr(0, equals),
-                                      type == "none" ? nullptr : ParseFormat(type));
+  const ModuleTypes types = ModuleTypes::Parse(text);
+  quantization.format = ParseFormat(types.type);
+  for (const auto& [module, type] : types.modules) {
+    quantization.modules.emplace_back(module, type == "none" ? nullptr : ParseFormat(type));
   }
   return quantization;
 }
 
 const BlockFormat* Quantization::Of(std::string_view name, int64_t cols) const {
   const std::string_view module = ModuleOf(name);
-  // Learned positions are added, not multiplied: they stay. So do experts' routers, whose errors
-  // exchange experts, and the rates of recurrent layers, whose errors add up over tokens: they are
-  // a thousandth of a model.
-  if (format == nullptr || module == "embed_positions" || module == "gate" || module == "router" ||
-      module == "shared_expert_gate" || module == "in_proj_a" || module == "in_proj_b") {
-    return nullptr;
-  }
+  if (format == nullptr || IsNeverQuantized(module)) return nullptr;
   for (const auto& [of, other] : modules) {
     if (of == module) return other == nullptr ? nullptr : Fitting(*other, cols);
   }

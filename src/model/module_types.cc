@@ -1,0 +1,31 @@
+#include "model/module_types.h"
+
+#include "base/error.h"
+
+namespace litecache::model {
+
+ModuleTypes ModuleTypes::Parse(std::string_view text) {
+  ModuleTypes types;
+  for (bool first = true; !text.empty() || first; first = false) {
+    const size_t comma = text.find(',');
+    const std::string_view item = text.substr(0, comma);
+    text = comma == text.npos ? std::string_view() : text.substr(comma + 1);
+    if (first) {
+      types.type = item;
+      continue;
+    }
+    const size_t equals = item.find('=');
+    if (equals == item.npos || equals == 0) {
+      throw InvalidArgument("'{}' is not MODULE=TYPE, such as v_proj=none", item);
+    }
+    types.modules.emplace_back(item.substr(0, equals), item.substr(equals + 1));
+  }
+  return types;
+}
+
+bool IsNeverQuantized(std::string_view module) {
+  return module == "embed_positions" || module == "gate" || module == "router" ||
+         module == "shared_expert_gate" || module == "in_proj_a" || module == "in_proj_b";
+}
+
+}  // namespace litecache::model
