@@ -144,9 +144,9 @@ class Cache {
   virtual bool CanTruncate() const { return false; }
   // The most tokens that may be taken back, whether one step has stored them or several.
   static constexpr int64_t kMostDrafted = 64;
-  // Removes a sequence's tokens from `tokens` on, at most Length(id) and at most kMostDrafted of
-  // them, between steps: rows, pages and everything computed from them are as if they had never
-  // been stored.
+  // Removes the last Length(id) - `tokens` tokens, at most kMostDrafted, between steps, as if never
+  // stored. From states: only those of the last step that said `drafted`, or of several in a row
+  // with one row each. Throws InvalidArgument, with nothing changed, if they cannot be removed.
   virtual void Truncate(SequenceId id, int64_t tokens);
 
   // ---- Prefixes: rows that later sequences with the same beginning can share. If SharesPrefixes()
