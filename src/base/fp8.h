@@ -21,8 +21,8 @@ inline float FromFp8(uint8_t code) {
 // The nearest number, ties to even; the largest for any beyond it. Not for a NaN.
 inline uint8_t ToFp8(float value) {
   const float size = std::min(std::abs(value), kLargestFp8);
-  int exponent = 0;
-  std::frexp(size, &exponent);  // size < 2^exponent
+  int exponent = std::numeric_limits<int>::min() / 2;
+  if (size > 0) std::frexp(size, &exponent);  // size < 2^exponent
   // The numbers from 2^(exponent - 1) on are multiples of an eighth of it; below 2^-6, of 2^-9.
   const int unit = std::max(exponent - 4, -9);
   const auto multiple = static_cast<int>(std::nearbyint(std::ldexp(size, -unit)));

@@ -71,5 +71,30 @@ TEST(SafetensorsWriterTest, MetadataOfOtherShapesIsRefused) {
   EXPECT_ERROR(parse(R"({"__metadata__":{"a":1}})"), FileError, "'a' is 1");
 }
 
+TEST(SafetensorsFileTest, PiecesInAnyOrder) {
+  const TemporaryDirectory directory;
+  const auto path = directory.path() / "w.safetensors";
+  const std::vector<std::byte> bytes(32, std::byte{7});
+  {
+    SafetensorsFile file(path, {{"a", "U8", {3}, 3},
+                                {"b", "I64", {2}, 16},
+                                {"c", "BF16", {1}, 2},
+                                {"none", "F32", {0}, 0}});
+    file.Write("c", 0, std::span(bytes).first(2));
+    file.Write("b", 8, std::span(bytes).first(8));
+    file.Write("a", 0, std::span(bytes).first(3));
+    file.Write("b", 0, std::span(bytes).subspan(8, 8));
+    file.Close();
+  }
+  const Safetensors file(path);
+  for (const auto& [name, info] : file.tensors()) {
+    EXPECT_EQ(std::memcmp(file.Data(info), bytes.data(), info.bytes()), 0) << name;
+    EXPECT_TRUE(info.bytes() == 0 || info.begin % (name == "b" ? 8 : name == "c" ? 2 : 1) == 0);
+  }
+  EXPECT_EQ(file.tensors().at("b").ToString(), "I64 [2]");
+  EXPECT_ERROR(SafetensorsFile(directory.path() / "no" / "w", {}), FileError,
+               "cannot create: No such file");
+}
+
 }  // namespace
 }  // namespace litecache::io

@@ -32,7 +32,7 @@ except ImportError as missing:
     print(f"without Transformers' own reading: {missing}")
     compressed_tensors = None
 from gguf_test import FIXTURES
-from quantized_models import DTYPES, Model, fp8_values, of_bf16, to_bf16, write_safetensors
+from quantized_models import DTYPES, Model, fp8_values, nearest_fp8, of_bf16, to_bf16, write_safetensors
 
 SEED = int(os.environ.get("LC_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 HIDDEN, WIDE = 160, 384  # groups of 32 and of 128
@@ -218,12 +218,15 @@ class QuantizeTest(unittest.TestCase):
         model.tensors[name] = "BF16", to_bf16(values)
         values = of_bf16(to_bf16(values))
         source = model.write(self.directory / "model")
-        for types, low, high in (("w4a16", -8, 7), ("w8a16", -128, 127)):
+        for types, low, high in (("w4a16", -8, 7), ("w8a16", -128, 127), ("fp8", None, None)):
             shutil.rmtree(self.output, ignore_errors=True)
             self.quantize(source, "--type", types)
             plain, spread = self.check_reading(source)
             scale = spread[name].astype(float)
-            nearest = np.clip(np.rint(values / scale), low, high) * scale
+            if types == "fp8":
+                nearest = fp8_values()[nearest_fp8(values / scale)] * scale
+            else:
+                nearest = np.clip(np.rint(values / scale), low, high) * scale
             distance = abs(plain[name] - values) - abs(nearest - values)
             self.assertLess((distance / scale).max(), 1e-5)
 

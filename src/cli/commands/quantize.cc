@@ -47,9 +47,10 @@ class QuantizeCommand final : public Command {
     app.add_option("-o,--output", output_, "Directory to write; it must not exist, or be empty")
         ->type_name("DIR")
         ->required();
-    app.add_option("--type", options_.types,
-                   "w4a16, w8a16: 4 or 8 bits with a scale for a group of columns; fp8: E4M3 with "
-                   "a scale for a row. With exceptions: w4a16,lm_head=w8a16,v_proj=none")
+    app.add_option(
+           "--type", options_.types,
+           "w4a16 or w8a16 (integers, a scale for a group of columns) or fp8 (E4M3, a scale "
+           "for a row), with exceptions: w4a16,lm_head=w8a16,v_proj=none")
         ->type_name("TYPE")
         ->required();
     app.add_option("--group-size", options_.group_size,
