@@ -18,30 +18,25 @@
 namespace litecache::ops {
 namespace {
 
-constexpr size_t kUnit = 32;  // values of x that are rounded together
-
-// x as the integer kernels read it, in two terms, and half of a step of each value's second term.
+// x as the integer kernels read it, and half of a step of each value.
 struct RoundedX {
   std::vector<double> values, half_steps;
 };
 RoundedX RoundX(const Matrix& x, int64_t row) {
+  constexpr int64_t kSlice = 256;  // values that are rounded together
   const int64_t depth = x.view().cols;
-  std::vector<float> rest;
-  for (int64_t i = 0; i < depth; ++i) rest.push_back(static_cast<float>(x.At(row, i)));
   RoundedX rounded;
-  rounded.values.resize(rest.size());
-  rounded.half_steps.resize(rest.size());
-  for (int term = 0; term < 2; ++term) {
-    for (size_t i = 0; i < rest.size(); i += kUnit) {
-      float largest = 0;
-      for (size_t j = i; j < i + kUnit; ++j) largest = std::max(largest, std::abs(rest[j]));
-      const float scale = largest / 127, inverse = largest > 0 ? 127 / largest : 0;
-      for (size_t j = i; j < i + kUnit; ++j) {
-        const float level = std::nearbyint(rest[j] * inverse);
-        rounded.values[j] += static_cast<double>(level) * scale;
-        rounded.half_steps[j] = 0.5001 * scale;
-        rest[j] -= scale * level;
-      }
+  for (int64_t i = 0; i < depth; i += kSlice) {
+    const int64_t end = std::min(i + kSlice, depth);
+    float largest = 0;
+    for (int64_t j = i; j < end; ++j) {
+      largest = std::max(largest, static_cast<float>(std::abs(x.At(row, j))));
+    }
+    const float scale = largest / 16383, inverse = largest > 0 ? 16383 / largest : 0;
+    for (int64_t j = i; j < end; ++j) {
+      const float level = std::nearbyint(static_cast<float>(x.At(row, j)) * inverse);
+      rounded.values.push_back(static_cast<double>(level) * scale);
+      rounded.half_steps.push_back(0.5001 * scale);
     }
   }
   return rounded;

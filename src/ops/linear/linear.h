@@ -29,13 +29,13 @@ struct LinearPart {
 // other rows of the batch (with oneDNN they are only independent of the threads). GEMV and GEMM
 // differ by the rounding of their sums.
 //
-// Weights in blocks, on the CPU: with AVX2 every value of x becomes two terms of 8 bits. The first
-// is the nearest multiple of the largest magnitude of 32 values / 127, the second the same of what
-// the first leaves, so that x keeps about 14 bits. Products with the weights' integers are exact
-// sums of 16 or 32, which are scaled and added in f32. Up to 2 rows unpack weights in registers,
-// more unpack them once for up to 512 rows (ops/linear/quantized/linear_cpu.h). Without AVX2 blocks
-// are widened to f32 and multiply x as it is. Bits are as independent as above. A NaN or an
-// infinity in x makes the sums of its row NaN or infinite.
+// Weights in blocks, on the CPU: with AVX2 x is rounded to integers of 14 bits and a sign, the
+// nearest multiples of the largest magnitude of 256 values / 16383. Products with the weights'
+// integers are exact sums, of 32 values or of as many more with a common scale as fit 32 bits;
+// these are scaled and added in f32. Up to 4 rows unpack weights in registers, more unpack them
+// once for up to 512 rows (ops/linear/quantized/linear_cpu.h). Without AVX2 blocks are widened to
+// f32 and multiply x as it is. Bits are as independent as above. A NaN or an infinity in x makes
+// the sums of its row NaN or infinite.
 void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const float* bias,
             const MatrixView& y, Epilogue epilogue = Epilogue::kStore);
 

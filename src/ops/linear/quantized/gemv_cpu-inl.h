@@ -4,12 +4,13 @@
 namespace litecache::ops::cpu {
 namespace LC_QUANTIZED_NAMESPACE {
 
-// Sums of four products each of unsigned and signed bytes.
-LC_INLINE __m256i DotBytes(__m256i u, __m256i s) {
+// Sums of four products each, exact in 32 bits.
+LC_INLINE __m256i DotUnit(const Words& w, const int16_t* x) {
+  const auto even = Read<__m256i>(x), odd = Read<__m256i>(x + kUnitValues / 2);
 #if defined(LC_QUANTIZED_VNNI)
-  return _mm256_dpbusd_epi32(_mm256_setzero_si256(), u, s);
+  return _mm256_dpwssd_epi32(_mm256_dpwssd_epi32(_mm256_setzero_si256(), w.even, even), w.odd, odd);
 #else
-  return _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1));
+  return _mm256_add_epi32(_mm256_madd_epi16(w.even, even), _mm256_madd_epi16(w.odd, odd));
 #endif
 }
 
@@ -19,51 +20,61 @@ LC_INLINE float Total(__m256 v) {
   return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)));
 }
 
+// The scales of 8 units, or of 16 half units.
+template <class Format>
+LC_INLINE void Scales(const Slice& w, __m256 (&scales)[2]) {
+  const auto scale = [&](__m128i multiples) __attribute__((always_inline)) {
+    return _mm256_mul_ps(_mm256_set1_ps(w.unit),
+                         _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(multiples)));
+  };
+  scales[0] = Format::kMultiples == 0 ? w.scale : scale(_mm256_castsi256_si128(w.multiples));
+  if constexpr (Format::kMultiples == 16)
+    scales[1] = scale(_mm256_extracti128_si256(w.multiples, 1));
+}
+
 // Adds a slice's products to the sums of kTokens rows of x: two chains of 8 lanes each, over the
 // units in order.
 template <class Format, int kTokens>
 LC_INLINE void AddSlice(const std::byte* block, const QuantizedRows& x, int64_t slice,
                         __m256 (&sums)[kTokens][2]) {
+  constexpr bool kHalves = Format::kMultiples == 16;
   Slice w;
   Format::Unpack(block, w);
-  alignas(32) float factors[kTokens][8];
-  const int64_t units = x.stride / kUnitValues;
-  for (int t = 0; t < kTokens; ++t) {
-    const int64_t at = t * units + slice * kSliceUnits;
-    const __m256 scales = _mm256_load_ps(x.scales + at);
-    _mm256_store_ps(factors[t], _mm256_mul_ps(Format::kHalves ? w.unit : w.scale, scales));
-    if constexpr (Format::kHalves) {
-      for (int i = 0; i < 2; ++i) {
-        sums[t][i] = _mm256_fnmadd_ps(w.half_minima[i], _mm256_load_ps(x.halves + 2 * at + 8 * i),
-                                      sums[t][i]);
-      }
-    } else if constexpr (Format::kMinimum) {
-      sums[t][0] = _mm256_fnmadd_ps(w.minimum, _mm256_load_ps(x.sums + at), sums[t][0]);
+  __m256 scales[2];
+  Scales<Format>(w, scales);
+  alignas(32) float of_units[kSliceUnits];
+  if constexpr (!kHalves) _mm256_store_ps(of_units, scales[0]);
+  __m256 parts[kTokens][2];
+  for (int t = 0; t < kTokens; ++t) parts[t][0] = parts[t][1] = _mm256_setzero_ps();
+#pragma GCC unroll 8
+  for (int u = 0; u < kSliceUnits; ++u) {
+    __m256 scale;
+    if constexpr (kHalves) {
+      const int even = u % 4 * 2, odd = even + 1;
+      scale = _mm256_permutevar8x32_ps(
+          scales[u / 4], _mm256_setr_epi32(even, even, even, even, odd, odd, odd, odd));
+    } else {
+      scale = _mm256_broadcast_ss(&of_units[u]);
+    }
+    const Words words = Widen<Format>(w.levels[u]);
+    for (int t = 0; t < kTokens; ++t) {
+      const int16_t* levels = x.levels + (t * x.slices + slice) * kSliceValues + u * kUnitValues;
+      parts[t][u % 2] =
+          _mm256_fmadd_ps(_mm256_cvtepi32_ps(DotUnit(words, levels)), scale, parts[t][u % 2]);
     }
   }
-  const int8_t* levels = x.levels + slice * kSliceValues;
-#pragma GCC unroll 8
-  for (int u = 0; u < 8; ++u) {
-    const __m256i q = w.levels[u];
-    [[maybe_unused]] __m256i magnitudes, multiples;
-    if constexpr (Format::kSigned) magnitudes = _mm256_abs_epi8(q);
-    if constexpr (Format::kHalves) {
-      const __m256i pick = _mm256_set1_epi16(static_cast<int16_t>(0x0100 + 0x0202 * u));
-      multiples = _mm256_shuffle_epi8(w.multiples, pick);
-    }
-    for (int t = 0; t < kTokens; ++t) {
-      const __m256i v = _mm256_load_si256(
-          reinterpret_cast<const __m256i*>(levels + t * x.stride + u * kUnitValues));
-      __m256i dots;
-      if constexpr (Format::kHalves) {
-        dots = _mm256_madd_epi16(_mm256_maddubs_epi16(q, v), multiples);
-      } else if constexpr (Format::kSigned) {
-        dots = DotBytes(magnitudes, _mm256_sign_epi8(v, q));
-      } else {
-        dots = DotBytes(q, v);
+  for (int t = 0; t < kTokens; ++t) {
+    const SliceFactors& factors = x.factors[t * x.slices + slice];
+    sums[t][0] = _mm256_fmadd_ps(_mm256_add_ps(parts[t][0], parts[t][1]),
+                                 _mm256_set1_ps(factors.scale), sums[t][0]);
+    if constexpr (Format::kOffset > 0 || Format::kMinima > 0) {
+      for (int i = 0; i < (kHalves ? 2 : 1); ++i) {
+        const __m256 minima = Format::kMinima > 0
+                                  ? w.minima[i]
+                                  : _mm256_mul_ps(scales[i], _mm256_set1_ps(Format::kOffset));
+        const float* x_sums = kHalves ? factors.halves + 8 * i : factors.sums;
+        sums[t][1] = _mm256_fnmadd_ps(minima, _mm256_loadu_ps(x_sums), sums[t][1]);
       }
-      sums[t][u % 2] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots),
-                                       _mm256_broadcast_ss(&factors[t][u]), sums[t][u % 2]);
     }
   }
 }

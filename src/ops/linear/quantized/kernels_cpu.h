@@ -1,28 +1,21 @@
-// Kernels of products with blocks of quantized weights: integer dot products with rows in 8 bits,
-// which are the terms of x (linear_cpu.h). x86 instructions only; each set of instructions compiles
-// the same source (kernels_cpu-inl.h).
+// Kernels of products with blocks of quantized weights: integer dot products with rows of x in 16
+// bits, exact in 32. x86 instructions only; each set of instructions compiles the same source
+// (kernels_cpu-inl.h).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
 #include "base/block_format.h"
+#include "ops/linear/quantized/quantize_x_cpu.h"
 
 namespace litecache::ops::cpu {
 
-// Values that the kernels process in one step: a block of 256, or 8 blocks of 32.
-inline constexpr int64_t kSliceValues = 256;
-// Values of x that share a scale.
-inline constexpr int64_t kUnitValues = 32;
-inline constexpr int64_t kSliceUnits = kSliceValues / kUnitValues;
-
-// Rows of x as level * scale, levels in [-127, 127], padded with zeros to whole slices.
+// Rows of x (quantize_x_cpu.h), padded with zeros to whole slices.
 struct QuantizedRows {
-  const int8_t* levels = nullptr;  // [rows][stride]
-  const float* scales = nullptr;   // [rows][stride / 32]
-  const float* sums = nullptr;     // [rows][stride / 32]: scale * the sum of 32 levels
-  const float* halves = nullptr;   // [rows][stride / 16]: scale * the sum of 16 levels
-  int64_t stride = 0;              // a multiple of 256
+  const int16_t* levels = nullptr;        // [rows][slices][256]
+  const SliceFactors* factors = nullptr;  // [rows][slices]
+  int64_t slices = 0;
 };
 
 struct QuantizedGemvArguments {
@@ -38,19 +31,21 @@ struct QuantizedGemvArguments {
 };
 inline constexpr int64_t kMaxQuantizedTokens = 4;
 
-// Panels of x for many rows: `lanes` rows side by side, element after element. A panel of one slice
-// is contiguous, in the order of the members.
-struct QuantizedPanel {
-  // [unit][8][lanes][4] levels, then [unit][lanes] scales, [unit][lanes] sums, [unit][2][lanes]
-  // sums of halves.
-  static constexpr int64_t Bytes(int64_t lanes) {
-    return kSliceUnits * lanes * (kUnitValues + 4 * static_cast<int64_t>(sizeof(float)));
-  }
-};
+// Panels of x for many rows: `lanes` rows side by side. A panel of one slice is contiguous:
+// [128][lanes] pairs of levels, then the lanes' SliceFactors, [floats][lanes].
+inline constexpr int64_t kSlicePairs = kSliceValues / 2;
+inline constexpr int64_t kSliceFloats = sizeof(SliceFactors) / sizeof(float);
+inline constexpr int64_t PanelBytes(int64_t lanes) {
+  return (kSlicePairs + kSliceFloats) * lanes * 4;
+}
 
-// A slice's levels and their scales and minima.
-inline constexpr int64_t kUnpackedBytes =
-    kSliceValues + 4 * kSliceUnits * static_cast<int64_t>(sizeof(float));
+// A slice of one row of weights, unpacked: value = scale * level - minimum.
+struct alignas(64) UnpackedSlice {
+  int16_t levels[kSliceValues];  // in the order of x's
+  // Of groups of levels, 32 or as many more as their products' sums fit 32 bits.
+  float scales[kSliceUnits];
+  float minima[2 * kSliceUnits];  // of 32 values each, or of 16
+};
 
 struct QuantizedGemmArguments {
   const BlockFormat* format;
@@ -58,12 +53,12 @@ struct QuantizedGemmArguments {
   int64_t row_bytes;
   int64_t count;
   int64_t depth;            // columns from there on
-  const std::byte* panels;  // of panel p and slice s at p * panel_stride + s * Bytes(lanes)
-  int64_t panel_stride;
+  const std::byte* panels;  // of slice s and panel p at s * slice_stride + p * PanelBytes(lanes)
+  int64_t slice_stride;
   int64_t panel_count;
   bool accumulate;
-  std::byte* unpacked;  // scratch: kUnpackedBytes for every slice of every row
-  float* sums;          // [panel][count][lanes], = or +=
+  UnpackedSlice* unpacked;  // scratch: [slices][count]
+  float* sums;              // [panel][count][lanes], = or +=
 };
 
 struct QuantizedKernels {
@@ -73,8 +68,8 @@ struct QuantizedKernels {
   void (*gemm)(const QuantizedGemmArguments& a) = nullptr;
 };
 
-// For CpuIsa::kAvx2, and CpuIsa::kAvx512Bf16: every CPU with BF16 dot products has those of bytes.
-// Of x86 only.
+// For CpuIsa::kAvx2, and CpuIsa::kAvx512Bf16: every CPU with BF16 dot products has those of
+// integers (VNNI). Of x86 only.
 extern const QuantizedKernels kAvx2QuantizedKernels;
 extern const QuantizedKernels kAvx512VnniQuantizedKernels;
 

@@ -1,4 +1,4 @@
-// y = x W^T with quantized weights, x in two terms of 8 bits: integer dot products of 32 values.
+// y = x W^T with quantized weights: integer dot products with x in 16 bits.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace litecache::ops::cpu {
 
-// Whether the active instructions have kernels of bytes. If not, blocks are widened to f32 for
+// Whether the active instructions have kernels of integers. If not, blocks are widened to f32 for
 // Gemm().
 bool HasQuantizedKernels();
 

@@ -7,13 +7,13 @@ namespace LC_QUANTIZED_NAMESPACE {
 // 256 values as (unsigned or signed) bytes, in order, and what they are multiplied with.
 struct Slice {
   __m256i levels[8];
-  // Formats with a scale for each 32 values: value = scale * level - minimum.
-  __m256 scale, minimum;
-  // Formats with a scale for each 16 values: value = unit * multiple * level - minimum. The 16-bit
-  // multiples of groups 0, 2, ... are in the lower half, those of 1, 3, ... in the upper one.
-  __m256 unit;
+  // Formats without multiples: value = scale * level - minimum, both of 32 values each.
+  __m256 scale;
+  // Formats with multiples: value = unit * multiple * level - minimum. 16 multiples and minima of
+  // 16 values each, or 8 of 32 values each in the lower lanes, in 16 bits.
+  float unit;
   __m256i multiples;
-  __m256 half_minima[2];
+  __m256 minima[2];
 };
 
 template <typename T>
@@ -60,15 +60,16 @@ LC_INLINE __m256i FifthBits(const std::byte* data) {
   return And(_mm256_cmpeq_epi8(_mm256_and_si256(spread, mask), mask), 16);
 }
 
-// A format's layout, and how its kernel multiplies. kSigned: levels are signed bytes. kHalves: a
-// scale for each 16 values. kMinimum: values have a minimum. kMost: the largest level of an
-// unsigned format.
-template <int kValuesOf, int kBytesOf, bool kSignedOf, bool kHalvesOf, bool kMinimumOf, int kMostOf>
+// A format's layout, and how its kernels multiply. kSigned: levels are signed bytes. kOffset: all
+// minima are kOffset scales, which products with many rows subtract from the levels. kMinima,
+// kMultiples: how many of a slice the blocks store. kMost: the largest magnitude of a level less
+// the offset, times its multiple.
+template <int kValuesOf, int kBytesOf, int kMostOf>
 struct Layout {
   static constexpr int64_t kValues = kValuesOf, kBytes = kBytesOf;
   static constexpr int64_t kSliceBytes = kSliceValues / kValues * kBytes;
-  static constexpr bool kSigned = kSignedOf, kHalves = kHalvesOf, kMinimum = kMinimumOf;
-  static constexpr int kMost = kMostOf;
+  static constexpr bool kSigned = false;
+  static constexpr int kOffset = 0, kMinima = 0, kMultiples = 0, kMost = kMostOf;
 };
 
 // Asks for what is read some slices later: the hardware's prefetchers stop at the end of a page.
@@ -80,60 +81,64 @@ LC_INLINE void Prefetch(const std::byte* slice) {
   }
 }
 
-struct Q8_0 : Layout<32, 34, true, false, false, 127> {
+struct Q8_0 : Layout<32, 34, 128> {
+  static constexpr bool kSigned = true;
   static LC_INLINE void Unpack(const std::byte* b, Slice& s) {
     for (int u = 0; u < 8; ++u) s.levels[u] = Load32(b + u * kBytes + 2);
     s.scale = Halves(b, kBytes);
   }
 };
 
-// Levels from 0 on, so that bytes multiply without their sign; the offset is a minimum.
-struct Q4_0 : Layout<32, 18, false, false, true, 15> {
+struct Q4_0 : Layout<32, 18, 8> {
+  static constexpr int kOffset = 8;
   static LC_INLINE void Unpack(const std::byte* b, Slice& s) {
     for (int u = 0; u < 8; ++u) s.levels[u] = Nibbles(b + u * kBytes + 2);
     s.scale = Halves(b, kBytes);
-    s.minimum = _mm256_mul_ps(s.scale, _mm256_set1_ps(8));
   }
 };
 
 // Stored minima are added.
 LC_INLINE __m256 Negate(__m256 v) { return _mm256_xor_ps(v, _mm256_set1_ps(-0.0f)); }
 
-struct Q4_1 : Layout<32, 20, false, false, true, 15> {
+struct Q4_1 : Layout<32, 20, 15> {
+  static constexpr int kMinima = 8;
   static LC_INLINE void Unpack(const std::byte* b, Slice& s) {
     for (int u = 0; u < 8; ++u) s.levels[u] = Nibbles(b + u * kBytes + 4);
     s.scale = Halves(b, kBytes);
-    s.minimum = Negate(Halves(b + 2, kBytes));
+    s.minima[0] = Negate(Halves(b + 2, kBytes));
   }
 };
 
-struct Q5_0 : Layout<32, 22, false, false, true, 31> {
+struct Q5_0 : Layout<32, 22, 16> {
+  static constexpr int kOffset = 16;
   static LC_INLINE void Unpack(const std::byte* b, Slice& s) {
     for (int u = 0; u < 8; ++u) {
       const std::byte* block = b + u * kBytes;
       s.levels[u] = _mm256_or_si256(Nibbles(block + 6), FifthBits(block + 2));
     }
     s.scale = Halves(b, kBytes);
-    s.minimum = _mm256_mul_ps(s.scale, _mm256_set1_ps(16));
   }
 };
 
-struct Q5_1 : Layout<32, 24, false, false, true, 31> {
+struct Q5_1 : Layout<32, 24, 31> {
+  static constexpr int kMinima = 8;
   static LC_INLINE void Unpack(const std::byte* b, Slice& s) {
     for (int u = 0; u < 8; ++u) {
       const std::byte* block = b + u * kBytes;
       s.levels[u] = _mm256_or_si256(Nibbles(block + 8), FifthBits(block + 4));
     }
     s.scale = Halves(b, kBytes);
-    s.minimum = Negate(Halves(b + 2, kBytes));
+    s.minima[0] = Negate(Halves(b + 2, kBytes));
   }
 };
 
-LC_INLINE __m256 BytesAsFloats(uint64_t bytes) {
-  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(static_cast<int64_t>(bytes))));
+LC_INLINE __m128i Bytes(uint64_t bytes) { return _mm_cvtsi64_si128(static_cast<int64_t>(bytes)); }
+// The lower 8 of them.
+LC_INLINE __m256 BytesAsFloats(__m128i bytes) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(bytes));
 }
 
-// The six bits each of 8 scales and minima of Q4_K and Q5_K (blocks::GroupScales), times the
+// The six bits each of 8 scales and minima of Q4_K and Q5_K (blocks::GroupScales), and the
 // block's f16 pair.
 LC_INLINE void GroupScales(const std::byte* b, Slice& s) {
   const auto first = Read<uint32_t>(b + 4), second = Read<uint32_t>(b + 8);
@@ -142,12 +147,13 @@ LC_INLINE void GroupScales(const std::byte* b, Slice& s) {
   const uint64_t scales = (first & kSix) | uint64_t{(third & kFour) | (first >> 2 & kTwo)} << 32;
   const uint64_t minima = (second & kSix) | uint64_t{(third >> 4 & kFour) | (second >> 2 & kTwo)}
                                                 << 32;
-  const __m128 pair = _mm_cvtph_ps(_mm_cvtsi32_si128(Read<int32_t>(b)));
-  s.scale = _mm256_mul_ps(_mm256_broadcastss_ps(pair), BytesAsFloats(scales));
-  s.minimum = _mm256_mul_ps(_mm256_broadcastss_ps(_mm_movehdup_ps(pair)), BytesAsFloats(minima));
+  s.unit = Half(b);
+  s.multiples = _mm256_cvtepu8_epi16(Bytes(scales));
+  s.minima[0] = _mm256_mul_ps(_mm256_set1_ps(Half(b + 2)), BytesAsFloats(Bytes(minima)));
 }
 
-struct Q4_K : Layout<256, 144, false, false, true, 15> {
+struct Q4_K : Layout<256, 144, 15 * 63> {
+  static constexpr int kMinima = 8, kMultiples = 8;
   static LC_INLINE void Unpack(const std::byte* b, Slice& s) {
     for (int i = 0; i < 4; ++i) {
       const __m256i pair = Load32(b + 16 + i * 32);
@@ -158,7 +164,8 @@ struct Q4_K : Layout<256, 144, false, false, true, 15> {
   }
 };
 
-struct Q5_K : Layout<256, 176, false, false, true, 31> {
+struct Q5_K : Layout<256, 176, 31 * 63> {
+  static constexpr int kMinima = 8, kMultiples = 8;
   static LC_INLINE void Unpack(const std::byte* b, Slice& s) {
     const __m256i bits = Load32(b + 16);
     for (int i = 0; i < 4; ++i) {
@@ -175,19 +182,6 @@ struct Q5_K : Layout<256, 176, false, false, true, 31> {
   }
 };
 
-// Sets what Slice keeps of 16 signed bytes of multiples and their unit; the minima are
-// `minimum_unit` times the bytes `minima`.
-LC_INLINE void HalfScales(__m128i multiples, float unit, __m128i minima, float minimum_unit,
-                          Slice& s) {
-  const __m128i even_odd = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
-  s.multiples = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(multiples, even_odd));
-  s.unit = _mm256_set1_ps(unit);
-  const __m256 m = _mm256_set1_ps(minimum_unit);
-  s.half_minima[0] = _mm256_mul_ps(m, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(minima)));
-  s.half_minima[1] = _mm256_mul_ps(
-      m, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_unpackhi_epi64(minima, minima))));
-}
-
 // Two bits each of 256 values, in order: value i of 128 in bits 2 * (i / 32) of byte i % 32.
 LC_INLINE void TwoBits(const std::byte* q, __m256i* levels) {
   for (int half = 0; half < 2; ++half) {
@@ -198,17 +192,23 @@ LC_INLINE void TwoBits(const std::byte* q, __m256i* levels) {
   }
 }
 
-struct Q2_K : Layout<256, 84, false, true, true, 3> {
+struct Q2_K : Layout<256, 84, 3 * 15> {
+  static constexpr int kMinima = 16, kMultiples = 16;
   static LC_INLINE void Unpack(const std::byte* b, Slice& s) {
     TwoBits(b + 16, s.levels);
     const auto pairs = Read<__m128i>(b);
     const __m128i low = _mm_set1_epi8(15);
-    HalfScales(_mm_and_si128(pairs, low), Half(b + 80),
-               _mm_and_si128(_mm_srli_epi16(pairs, 4), low), Half(b + 82), s);
+    s.unit = Half(b + 80);
+    s.multiples = _mm256_cvtepu8_epi16(_mm_and_si128(pairs, low));
+    const __m128i minima = _mm_and_si128(_mm_srli_epi16(pairs, 4), low);
+    const __m256 minimum_unit = _mm256_set1_ps(Half(b + 82));
+    s.minima[0] = _mm256_mul_ps(minimum_unit, BytesAsFloats(minima));
+    s.minima[1] = _mm256_mul_ps(minimum_unit, BytesAsFloats(_mm_unpackhi_epi64(minima, minima)));
   }
 };
 
-struct Q3_K : Layout<256, 110, false, true, true, 7> {
+struct Q3_K : Layout<256, 110, 4 * 32> {
+  static constexpr int kOffset = 4, kMultiples = 16;
   static LC_INLINE void Unpack(const std::byte* b, Slice& s) {
     TwoBits(b + 32, s.levels);
     const __m256i bits = Load32(b);
@@ -226,12 +226,13 @@ struct Q3_K : Layout<256, 110, false, true, true, 7> {
     const __m128i multiples =
         _mm_sub_epi8(_mm_set_epi64x(static_cast<int64_t>(second), static_cast<int64_t>(first)),
                      _mm_set1_epi8(32));
-    const float unit = Half(b + 108);
-    HalfScales(multiples, unit, multiples, 4 * unit, s);
+    s.unit = Half(b + 108);
+    s.multiples = _mm256_cvtepi8_epi16(multiples);
   }
 };
 
-struct Q6_K : Layout<256, 210, false, true, true, 63> {
+struct Q6_K : Layout<256, 210, 32 * 128> {
+  static constexpr int kOffset = 32, kMultiples = 16;
   static LC_INLINE void Unpack(const std::byte* b, Slice& s) {
     for (int half = 0; half < 2; ++half) {
       const __m256i high = Load32(b + 128 + half * 32);
@@ -244,9 +245,8 @@ struct Q6_K : Layout<256, 210, false, true, true, 63> {
             _mm256_or_si256(And(_mm256_srli_epi16(low, 4), 15), And(last, 0x30));
       }
     }
-    const auto multiples = Read<__m128i>(b + 192);
-    const float unit = Half(b + 208);
-    HalfScales(multiples, unit, multiples, 32 * unit, s);
+    s.unit = Half(b + 208);
+    s.multiples = _mm256_cvtepi8_epi16(Read<__m128i>(b + 192));
   }
 };
 
@@ -255,7 +255,8 @@ LC_INLINE __m256i Lookup(__m256i nibbles, const int8_t (&table)[16]) {
   return _mm256_shuffle_epi8(Load16Twice(reinterpret_cast<const std::byte*>(table)), nibbles);
 }
 
-struct IQ4_NL : Layout<32, 18, true, false, false, 127> {
+struct IQ4_NL : Layout<32, 18, 127> {
+  static constexpr bool kSigned = true;
   static LC_INLINE void Unpack(const std::byte* b, Slice& s) {
     for (int u = 0; u < 8; ++u) {
       s.levels[u] = Lookup(Nibbles(b + u * kBytes + 2), blocks::kUneven);
@@ -264,7 +265,9 @@ struct IQ4_NL : Layout<32, 18, true, false, false, 127> {
   }
 };
 
-struct IQ4_XS : Layout<256, 136, true, false, false, 127> {
+struct IQ4_XS : Layout<256, 136, 127 * 32> {
+  static constexpr bool kSigned = true;
+  static constexpr int kMultiples = 8;
   static LC_INLINE void Unpack(const std::byte* b, Slice& s) {
     for (int u = 0; u < 8; ++u) {
       s.levels[u] = Lookup(Nibbles(b + 8 + u * 16), blocks::kUneven);
@@ -277,12 +280,15 @@ struct IQ4_XS : Layout<256, 136, true, false, false, 127> {
     const __m256i six =
         _mm256_or_si256(_mm256_and_si256(low, _mm256_set1_epi32(15)),
                         _mm256_slli_epi32(_mm256_and_si256(high, _mm256_set1_epi32(3)), 4));
-    s.scale = _mm256_mul_ps(_mm256_set1_ps(Half(b)),
-                            _mm256_cvtepi32_ps(_mm256_sub_epi32(six, _mm256_set1_epi32(32))));
+    s.unit = Half(b);
+    const __m256i scales = _mm256_sub_epi32(six, _mm256_set1_epi32(32));
+    s.multiples = _mm256_castsi128_si256(
+        _mm_packs_epi32(_mm256_castsi256_si128(scales), _mm256_extracti128_si256(scales, 1)));
   }
 };
 
-struct MXFP4 : Layout<32, 17, true, false, false, 12> {
+struct MXFP4 : Layout<32, 17, 12> {
+  static constexpr bool kSigned = true;
   static LC_INLINE void Unpack(const std::byte* b, Slice& s) {
     alignas(32) float scales[8];
     for (int u = 0; u < 8; ++u) {
@@ -294,6 +300,19 @@ struct MXFP4 : Layout<32, 17, true, false, false, 12> {
     s.scale = _mm256_load_ps(scales);
   }
 };
+
+// A unit's bytes in 16 bits: those of even columns, those of odd ones.
+struct Words {
+  __m256i even, odd;
+};
+template <class Format>
+LC_INLINE Words Widen(__m256i levels) {
+  if constexpr (Format::kSigned) {
+    return {_mm256_srai_epi16(_mm256_slli_epi16(levels, 8), 8), _mm256_srai_epi16(levels, 8)};
+  } else {
+    return {_mm256_and_si256(levels, _mm256_set1_epi16(255)), _mm256_srli_epi16(levels, 8)};
+  }
+}
 
 }  // namespace LC_QUANTIZED_NAMESPACE
 }  // namespace litecache::ops::cpu
