@@ -141,6 +141,8 @@ TEST(QuantizedLinear, DeepAndWide) {
       Check(random, stream, *format, 3, 3, 8192, {});
       Check(random, stream, *format, 33, 35, 1280, {.bias = true, .add = true, .padding = 3});
     }
+    // Pieces of work of many outputs, whose rows do not divide into tiles.
+    Check(random, stream, *FindBlockFormat("Q5_K"), 41, 1030, 512, {});
     // More rows than are packed at one time.
     Check(random, stream, *FindBlockFormat("Q4_K"), 520, 33, 256, {.bias = true});
   });
@@ -152,7 +154,7 @@ TEST(QuantizedLinear, MinimaCount) {
   for (const BlockFormat* format : Formats()) {
     if (format->from_float == nullptr) continue;
     const BlockMatrix weight(*format, std::vector<float>(kDepth * kOut, -0.75f), kDepth);
-    for (const int64_t rows : {1, 4, 12}) {
+    for (const int64_t rows : {1, 7, 12}) {
       Matrix x(DType::kF32, rows, kDepth);
       for (int64_t t = 0; t < rows; ++t) std::fill_n(x.Row(t), kDepth, 1.0f);
       ForEachIsa(1, [&](Stream& stream) {
@@ -236,7 +238,7 @@ TEST(QuantizedLinear, BitsDependNeitherOnThreadsNorOnOtherRows) {
       for (int64_t batch = 1; batch <= invariant; ++batch) same(20, batch, alone, 0);
       // Beyond the limit, the other kernel.
       const Matrix all = Product(*stream, x.view(), weight);
-      for (const int64_t batch : {invariant + 1, int64_t{8}, int64_t{9}, int64_t{17}}) {
+      for (const int64_t batch : {invariant + 1, invariant + 4, int64_t{17}}) {
         same(20, batch, all, 20);
       }
     });

@@ -32,7 +32,7 @@ struct LinearPart {
 // Weights in blocks, on the CPU: with AVX2 x is rounded to integers of 14 bits and a sign, the
 // nearest multiples of the largest magnitude of 256 values / 16383. Products with the weights'
 // integers are exact sums, of 32 values or of as many more with a common scale as fit 32 bits;
-// these are scaled and added in f32. Up to 4 rows unpack weights in registers, more unpack them
+// these are scaled and added in f32. Up to 8 rows unpack weights in registers, more unpack them
 // once for up to 512 rows (ops/linear/quantized/linear_cpu.h). Without AVX2 blocks are widened to
 // f32 and multiply x as it is. Bits are as independent as above. A NaN or an infinity in x makes
 // the sums of its row NaN or infinite.

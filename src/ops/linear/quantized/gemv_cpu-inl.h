@@ -7,10 +7,11 @@ namespace LC_QUANTIZED_NAMESPACE {
 // Sums of four products each, exact in 32 bits.
 LC_INLINE __m256i DotUnit(const Words& w, const int16_t* x) {
   const auto even = Read<__m256i>(x), odd = Read<__m256i>(x + kUnitValues / 2);
+  const __m256i pairs = _mm256_madd_epi16(w.even, even);
 #if defined(LC_QUANTIZED_VNNI)
-  return _mm256_dpwssd_epi32(_mm256_dpwssd_epi32(_mm256_setzero_si256(), w.even, even), w.odd, odd);
+  return _mm256_dpwssd_epi32(pairs, w.odd, odd);
 #else
-  return _mm256_add_epi32(_mm256_madd_epi16(w.even, even), _mm256_madd_epi16(w.odd, odd));
+  return _mm256_add_epi32(pairs, _mm256_madd_epi16(w.odd, odd));
 #endif
 }
 
@@ -18,6 +19,19 @@ LC_INLINE float Total(__m256 v) {
   const __m128 quads = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
   const __m128 pairs = _mm_add_ps(quads, _mm_movehl_ps(quads, quads));
   return _mm_cvtss_f32(_mm_add_ss(pairs, _mm_movehdup_ps(pairs)));
+}
+
+// Sums of pairs of lanes of `a` and of `b`, side by side.
+LC_INLINE __m256i SumPairs(__m256i a, __m256i b) {
+  return _mm256_add_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+}
+
+// The sums of four units: of their halves of 16 values in lanes 0 to 3 and 4 to 7. They take one
+// conversion and one scaling.
+LC_INLINE __m256 UnitSums(const __m256i (&dots)[4]) {
+  const __m256i first = SumPairs(dots[0], dots[1]), last = SumPairs(dots[2], dots[3]);
+  return _mm256_cvtepi32_ps(
+      _mm256_add_epi32(_mm256_unpacklo_epi64(first, last), _mm256_unpackhi_epi64(first, last)));
 }
 
 // The scales of 8 units, or of 16 half units.
@@ -28,12 +42,13 @@ LC_INLINE void Scales(const Slice& w, __m256 (&scales)[2]) {
                          _mm256_cvtepi32_ps(_mm256_cvtepi16_epi32(multiples)));
   };
   scales[0] = Format::kMultiples == 0 ? w.scale : scale(_mm256_castsi256_si128(w.multiples));
-  if constexpr (Format::kMultiples == 16)
+  if constexpr (Format::kMultiples == 16) {
     scales[1] = scale(_mm256_extracti128_si256(w.multiples, 1));
+  }
 }
 
-// Adds a slice's products to the sums of kTokens rows of x: two chains of 8 lanes each, over the
-// units in order.
+// Adds a slice's products to the sums of kTokens rows of x: chains of 8 lanes, over the units in
+// order.
 template <class Format, int kTokens>
 LC_INLINE void AddSlice(const std::byte* block, const QuantizedRows& x, int64_t slice,
                         __m256 (&sums)[kTokens][2]) {
@@ -42,31 +57,27 @@ LC_INLINE void AddSlice(const std::byte* block, const QuantizedRows& x, int64_t 
   Format::Unpack(block, w);
   __m256 scales[2];
   Scales<Format>(w, scales);
-  alignas(32) float of_units[kSliceUnits];
-  if constexpr (!kHalves) _mm256_store_ps(of_units, scales[0]);
-  __m256 parts[kTokens][2];
-  for (int t = 0; t < kTokens; ++t) parts[t][0] = parts[t][1] = _mm256_setzero_ps();
-#pragma GCC unroll 8
-  for (int u = 0; u < kSliceUnits; ++u) {
-    __m256 scale;
-    if constexpr (kHalves) {
-      const int even = u % 4 * 2, odd = even + 1;
-      scale = _mm256_permutevar8x32_ps(
-          scales[u / 4], _mm256_setr_epi32(even, even, even, even, odd, odd, odd, odd));
-    } else {
-      scale = _mm256_broadcast_ss(&of_units[u]);
-    }
-    const Words words = Widen<Format>(w.levels[u]);
+  __m256 parts[kTokens];
+#pragma GCC unroll 2
+  for (int four = 0; four < 2; ++four) {
+    // In the lanes of UnitSums.
+    const __m256 scale =
+        kHalves ? _mm256_permutevar8x32_ps(scales[four], _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7))
+                : _mm256_permute2f128_ps(scales[0], scales[0], four == 0 ? 0x00 : 0x11);
+    Words words[4];
+    for (int u = 0; u < 4; ++u) words[u] = Widen<Format>(w.levels[4 * four + u]);
     for (int t = 0; t < kTokens; ++t) {
-      const int16_t* levels = x.levels + (t * x.slices + slice) * kSliceValues + u * kUnitValues;
-      parts[t][u % 2] =
-          _mm256_fmadd_ps(_mm256_cvtepi32_ps(DotUnit(words, levels)), scale, parts[t][u % 2]);
+      const int16_t* levels =
+          x.levels + (t * x.slices + slice) * kSliceValues + 4 * four * kUnitValues;
+      __m256i dots[4];
+      for (int u = 0; u < 4; ++u) dots[u] = DotUnit(words[u], levels + u * kUnitValues);
+      parts[t] = four == 0 ? _mm256_mul_ps(UnitSums(dots), scale)
+                           : _mm256_fmadd_ps(UnitSums(dots), scale, parts[t]);
     }
   }
   for (int t = 0; t < kTokens; ++t) {
     const SliceFactors& factors = x.factors[t * x.slices + slice];
-    sums[t][0] = _mm256_fmadd_ps(_mm256_add_ps(parts[t][0], parts[t][1]),
-                                 _mm256_set1_ps(factors.scale), sums[t][0]);
+    sums[t][0] = _mm256_fmadd_ps(parts[t], _mm256_set1_ps(factors.scale), sums[t][0]);
     if constexpr (Format::kOffset > 0 || Format::kMinima > 0) {
       for (int i = 0; i < (kHalves ? 2 : 1); ++i) {
         const __m256 minima = Format::kMinima > 0
@@ -103,11 +114,18 @@ __attribute__((noinline)) void GemvRows(const QuantizedGemvArguments& a) {
 }
 
 template <class Format>
-void GemvTokens(const QuantizedGemvArguments& a) {
+void GemvTokens(QuantizedGemvArguments a) {
+  constexpr int64_t kMost = 4;  // for whose sums the registers suffice
+  for (; a.tokens > kMost; a.tokens -= kMost) {
+    GemvRows<Format, kMost>(a);
+    a.x.levels += kMost * a.x.slices * kSliceValues;
+    a.x.factors += kMost * a.x.slices;
+    a.sums += kMost * a.sums_stride;
+  }
   if (a.tokens == 1) return GemvRows<Format, 1>(a);
   if (a.tokens == 2) return GemvRows<Format, 2>(a);
   if (a.tokens == 3) return GemvRows<Format, 3>(a);
-  GemvRows<Format, 4>(a);
+  GemvRows<Format, kMost>(a);
 }
 
 }  // namespace LC_QUANTIZED_NAMESPACE
