@@ -93,10 +93,13 @@ void DirectoryPlan::PlanMatrices() {
       std::make_shared<const io::Checkpoint>(checkpoint_->path(), config_.experts.stacked);
   const std::vector<LinearMatrix> matrices =
       LinearMatrices(config_, WeightTypes(config_, {}, {}, split));
-  for (const auto& [of, type] : exceptions_) {
-    if (std::ranges::none_of(matrices, [&](const auto& m) { return ModuleOf(m.tensor) == of; })) {
-      throw InvalidArgument("{}={}: the model has no such module", of,
-                            type == nullptr ? "none" : type->name);
+  for (const auto& exception : exceptions_) {
+    const auto is_meant = [&](const LinearMatrix& matrix) {
+      return ModuleOf(matrix.tensor) == exception.first;
+    };
+    if (std::ranges::none_of(matrices, is_meant)) {
+      throw InvalidArgument("{}={}: the model has no such module", exception.first,
+                            exception.second == nullptr ? "none" : exception.second->name);
     }
   }
   for (const LinearMatrix& matrix : matrices) PlanMatrix(matrix);

@@ -158,6 +158,7 @@ std::vector<CompressedGroup> DirectoryQuantizer::Groups() const {
     group.modules.push_back(WithoutWeight(source.name));
   }
   std::vector<CompressedGroup> all;
+  all.reserve(groups.size());
   for (auto& [key, group] : groups) all.push_back(std::move(group));
   return all;
 }
