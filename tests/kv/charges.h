@@ -16,8 +16,17 @@ class Charges {
   void Create(SequenceId id) { charges_[id] = {}; }
   // length: the parent's current length.
   void Fork(SequenceId parent, SequenceId id, int64_t length) {
-    charges_[id] = {.fork = true, .shared = length, .tokens = length};
+    charges_[id] = {.fork = true, .parent = parent, .shared = length, .tokens = length};
     charges_[parent].forked = true;
+  }
+  // A sequence goes back to `length` tokens: what it stores behind them is no longer shared with its
+  // forks, nor with what it was forked from.
+  void TakeBack(SequenceId id, int64_t length) {
+    for (auto& [other, charge] : charges_) {
+      if (other == id || (charge.fork && charge.parent == id)) {
+        charge.shared = std::min(charge.shared, length);
+      }
+    }
   }
   // A forked sequence still counts: its pages may be in use by its forks.
   void Release(SequenceId id) {
@@ -43,6 +52,7 @@ class Charges {
  private:
   struct Charge {
     bool fork = false;
+    SequenceId parent = 0;
     int64_t shared = 0, tokens = 0;
     bool forked = false;
   };

@@ -198,6 +198,7 @@ void Harness::TakeBack(SequenceId id, int64_t tokens) {
   const int64_t length = cache_->Length(id) - tokens;
   cache_->Truncate(id, length);
   reference_.Truncate(id, length);
+  charges_.TakeBack(id, length);
   EXPECT_EQ(cache_->Length(id), length);
 }
 
