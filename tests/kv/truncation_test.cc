@@ -9,6 +9,7 @@
 
 #include "device/cpu/cpu_device.h"
 #include "expect_error.h"
+#include "kv/mixed/windowed_layout.h"
 #include "kv/policy_oracle.h"
 #include "test_seed.h"
 
@@ -16,16 +17,6 @@ namespace litecache::kv {
 namespace {
 
 constexpr TierBytes kPlenty{.device = uint64_t{1} << 30, .host = uint64_t{1} << 30};
-
-Layout WithWindows() {
-  return {.layers = 3,
-          .q_heads = 4,
-          .kv_heads = 2,
-          .head_dim = 16,
-          .dtype = DType::kF32,
-          .window = 20,
-          .windowed = {true, false, true}};
-}
 
 KvOptions Policy(const std::string& name) {
   KvOptions options;
@@ -57,7 +48,7 @@ TEST(Truncation, OfTheLast64TokensHoweverTheyWereStored) {
   const std::vector<int64_t> lengths = {1, 2, 10, 40, 64, 65, 66, 130};
   for (const char* policy : {"full", "streaming", "kvpr"}) {
     SCOPED_TRACE(policy);
-    const auto plan = MakeCachePlan(WithWindows(), Policy(policy), nullptr);
+    const auto plan = MakeCachePlan(WindowedLayout(), Policy(policy), nullptr);
     const bool streaming = std::string(policy) == "streaming";
     const auto sees = [&](int64_t token, int64_t seen) {
       return !streaming || seen < 3 || seen > token - 33;
@@ -88,7 +79,7 @@ TEST(Truncation, OfTheLast64TokensHoweverTheyWereStored) {
 
 // What a failed attempt overwrote is not needed by the step that follows it.
 TEST(Truncation, AfterFailedSteps) {
-  const auto plan = MakeCachePlan(WithWindows(), Policy("full"), nullptr);
+  const auto plan = MakeCachePlan(WindowedLayout(), Policy("full"), nullptr);
   PolicyOracle oracle(
       *plan, [](int64_t, int64_t) { return true; }, testing::TestSeed(), kPlenty);
   const SequenceId id = oracle.Create();
@@ -105,7 +96,7 @@ TEST(Truncation, ToNothingFreesAllMemory) {
   for (const char* policy : {"full", "streaming", "kvpr"}) {
     SCOPED_TRACE(policy);
     const auto cache =
-        MakeCachePlan(WithWindows(), Policy(policy), nullptr)->Create(device, kPlenty);
+        MakeCachePlan(WindowedLayout(), Policy(policy), nullptr)->Create(device, kPlenty);
     const SequenceId id = cache->Create();
     for (int i = 0; i < 2; ++i) {
       const Step step{{{id, 0, 30, 0, false}}, 30, 0};

@@ -32,7 +32,8 @@ except ImportError as missing:
     print(f"without Transformers' own reading: {missing}")
     compressed_tensors = None
 from gguf_test import FIXTURES
-from quantized_models import DTYPES, Model, fp8_values, nearest_fp8, of_bf16, to_bf16, write_safetensors
+from quantized_models import (DTYPES, Model, fp8_values, logits_of, nearest_fp8, of_bf16, to_bf16,
+                              write_safetensors)
 
 SEED = int(os.environ.get("LC_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 HIDDEN, WIDE = 160, 384  # groups of 32 and of 128
@@ -110,12 +111,7 @@ class QuantizeTest(unittest.TestCase):
         return json.loads(result.stdout)
 
     def logits(self, model, *options):
-        ids = self.directory / "ids"
-        ids.write_text(" ".join(str(i * 7 % 39) for i in range(60)))
-        result = self.run_program("logits", "--model", model, "--tokens-file", ids, "--positions", "all", "--json",
-                                  "--threads", "2", "--device", "cpu", *options)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return np.array(json.loads(result.stdout)["logits"])
+        return logits_of(LITECACHE, self.directory, model, *options)
 
     def make(self, dtype="BF16", hidden=HIDDEN, wide=WIDE):
         model = Model(self.chance, None, write_matrix, {"dtype": dtype}, hidden, wide)

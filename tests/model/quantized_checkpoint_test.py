@@ -20,8 +20,8 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 from gguf_test import FIXTURES, read_safetensors
-from quantized_models import (DTYPES, MODELS, Model, awq, compressed, fp8, gptq, write_fp8, write_gptq, write_packed,
-                              write_safetensors)
+from quantized_models import (DTYPES, MODELS, Model, awq, compressed, fp8, gptq, logits_of, write_fp8, write_gptq,
+                              write_packed, write_safetensors)
 
 SEED = int(os.environ.get("LC_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 
@@ -42,12 +42,7 @@ class QuantizedCheckpointTest(unittest.TestCase):
         return subprocess.run([LITECACHE, *arguments], text=True, capture_output=True, check=False)
 
     def logits(self, model, *options):
-        ids = self.directory / "ids"
-        ids.write_text(" ".join(str(i * 7 % 39) for i in range(60)))
-        result = self.run_program("logits", "--model", model, "--tokens-file", ids, "--positions", "all", "--json",
-                                  "--threads", "2", "--device", "cpu", *options)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return np.array(json.loads(result.stdout)["logits"])
+        return logits_of(LITECACHE, self.directory, model, *options)
 
     def test_formats(self):
         for name in MODELS:

@@ -1,7 +1,8 @@
 """Writes small random Hugging Face directories with quantized weights, in each format by its published definition, with
-loops; and the plain directories that have the same values."""
+loops; and the plain directories that have the same values. And the logits that the program computes of them."""
 import json
 import struct
+import subprocess
 
 import numpy as np
 
@@ -9,6 +10,16 @@ DTYPES = {"F32": np.float32, "F16": np.float16, "I32": np.int32, "I64": np.int64
           "F8_E5M2": np.uint8, "BF16": np.uint16}
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # which of 8 outputs nibble i has
 BLOCK_BYTES = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
+
+
+def logits_of(program, directory, model, *options):
+    """[tokens, vocabulary]: of 60 tokens, with `litecache logits`; their ids are written into the directory."""
+    ids = directory / "ids"
+    ids.write_text(" ".join(str(i * 7 % 39) for i in range(60)))
+    result = subprocess.run([program, "logits", "--model", model, "--tokens-file", ids, "--positions", "all", "--json",
+                             "--threads", "2", "--device", "cpu", *options], text=True, capture_output=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return np.array(json.loads(result.stdout)["logits"])
 
 
 def to_bf16(values):

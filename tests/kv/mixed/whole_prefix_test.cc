@@ -7,6 +7,7 @@
 #include "expect_error.h"
 #include "kv/forwarding_cache.h"
 #include "kv/mixed/mixed_cache.h"
+#include "kv/mixed/windowed_layout.h"
 #include "kv/policy_oracle.h"
 #include "test_seed.h"
 
@@ -14,16 +15,6 @@ namespace litecache::kv {
 namespace {
 
 constexpr TierBytes kPlenty{.device = uint64_t{1} << 30, .host = uint64_t{1} << 30};
-
-Layout Windowed() {
-  return {.layers = 3,
-          .q_heads = 4,
-          .kv_heads = 2,
-          .head_dim = 16,
-          .dtype = DType::kF32,
-          .window = 20,
-          .windowed = {true, false, true}};
-}
 
 Layout Hybrid() {
   Layout layout{.layers = 4, .q_heads = 2, .kv_heads = 1, .head_dim = 16, .dtype = DType::kF32};
@@ -49,7 +40,7 @@ TEST_P(WholePrefixes, GoOnAsIfTheyWereAlone) {
     SCOPED_TRACE(policy);
     const KvOptions options = Policy(policy);
     const bool streaming = options.policy == "streaming";
-    const auto plan = MakeCachePlan(Windowed(), options, nullptr, device_type());
+    const auto plan = MakeCachePlan(WindowedLayout(), options, nullptr, device_type());
     PolicyOracle oracle(
         *plan,
         [&](int64_t token, int64_t seen) { return !streaming || seen < 3 || seen > token - 33; },
@@ -90,7 +81,7 @@ void Advance(Cache& cache, SequenceId id, int64_t rows, bool decode = false) {
 
 TEST(WholePrefix, IsAllOfASequenceOrNothing) {
   CpuDevice device(1);
-  for (const Layout& layout : {Windowed(), Hybrid()}) {
+  for (const Layout& layout : {WindowedLayout(), Hybrid()}) {
     const auto cache = MakeCachePlan(layout, Policy("full"), nullptr)->Create(device, kPlenty);
     ASSERT_TRUE(cache->SharesPrefixes());
     EXPECT_FALSE(cache->CutsPrefixes());
@@ -106,7 +97,7 @@ TEST(WholePrefix, IsAllOfASequenceOrNothing) {
   }
   // Policy litecache stores an answer's tokens once they have left the recent window.
   const auto cache =
-      MakeCachePlan(Windowed(), Policy("litecache"), nullptr)->Create(device, kPlenty);
+      MakeCachePlan(WindowedLayout(), Policy("litecache"), nullptr)->Create(device, kPlenty);
   const SequenceId id = cache->Create();
   Advance(*cache, id, 32);
   EXPECT_EQ(cache->PrefixLength(id), 32);
@@ -119,7 +110,7 @@ TEST(WholePrefix, IsAllOfASequenceOrNothing) {
 TEST(WholePrefix, BytesHeldCountsSharedPagesOnce) {
   CpuDevice device(1);
   for (const char* policy : {"full", "litecache", "streaming", "kvpr"}) {
-    for (const Layout& layout : {Windowed(), Hybrid()}) {
+    for (const Layout& layout : {WindowedLayout(), Hybrid()}) {
       SCOPED_TRACE(policy);
       const auto cache = MakeCachePlan(layout, Policy(policy), nullptr)->Create(device, kPlenty);
       const SequenceId parent = cache->Create();
@@ -144,7 +135,7 @@ TEST(WholePrefix, BytesHeldCountsSharedPagesOnce) {
 // the step copies, the refused step then runs.
 TEST(WholePrefix, AStepRefusedForLackOfRoomRunsOnceAForkIsReleased) {
   CpuDevice device(1);
-  for (const Layout& layout : {Windowed(), Hybrid()}) {
+  for (const Layout& layout : {WindowedLayout(), Hybrid()}) {
     const auto plan = MakeCachePlan(layout, Policy("full"), nullptr);
     const auto cache = plan->Create(device, plan->BytesFor(700));
     const SequenceId parent = cache->Create();
@@ -198,7 +189,7 @@ TEST(WholePrefix, PartsStayInStepWhenOneFails) {
   CpuDevice device(1);
   for (const bool late : {false, true}) {
     for (const bool last : {false, true}) {
-      const mixed::Parts parts(Windowed());
+      const mixed::Parts parts(WindowedLayout());
       const auto create = [&](const mixed::Part& part) {
         return MakeCachePlan(part.layout, Policy("full"), nullptr)->Create(device, kPlenty);
       };
@@ -207,7 +198,8 @@ TEST(WholePrefix, PartsStayInStepWhenOneFails) {
       auto failing = std::make_unique<Failing>(std::move(place), late);
       Failing& part = *failing;
       place = std::move(failing);
-      const auto cache = CreateMixedCache(Windowed(), parts, "full", kPlenty, std::move(caches));
+      const auto cache =
+          CreateMixedCache(WindowedLayout(), parts, "full", kPlenty, std::move(caches));
       const SequenceId first = cache->Create();
       part.fail = true;
       for (int i = 0; i < 3; ++i) EXPECT_THROW(cache->Create(), CapacityError);
