@@ -14,13 +14,17 @@ namespace litecache::kv {
 class Charges {
  public:
   void Create(SequenceId id) { charges_[id] = {}; }
-  // length: the parent's current length.
+  // length: the parent's current length. It may have been longer; slots stay, and a fork has as
+  // many.
   void Fork(SequenceId parent, SequenceId id, int64_t length) {
-    charges_[id] = {.fork = true, .parent = parent, .shared = length, .tokens = length};
+    charges_[id] = {.fork = true,
+                    .parent = parent,
+                    .shared = length,
+                    .tokens = std::max(length, charges_[parent].tokens)};
     charges_[parent].forked = true;
   }
-  // A sequence goes back to `length` tokens: what it stores behind them is no longer shared with its
-  // forks, nor with what it was forked from.
+  // A sequence goes back to `length` tokens: what it stores behind them is no longer shared with
+  // its forks, nor with what it was forked from.
   void TakeBack(SequenceId id, int64_t length) {
     for (auto& [other, charge] : charges_) {
       if (other == id || (charge.fork && charge.parent == id)) {
