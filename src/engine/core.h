@@ -195,7 +195,10 @@ class Core {
   StepCosts step_costs_, sparse_costs_;  // of steps, and of decode steps that only draft
   std::vector<SparseDraft> sparse_;      // the samples for which such steps draft
   StepPlan sparse_plan_;
-  int64_t sparse_skipped_ = 0;  // steps for which they have not drafted
+  // Steps for which they have not drafted, and after how many they draft a few tokens, whether or
+  // not that promises to pay: twice as many each time, until it does.
+  int64_t sparse_skipped_ = 0, sparse_retry_ = kFirstRetry;
+  static constexpr int64_t kFirstRetry = 64, kLastRetry = 1024;
   // A GPU computes a step while the last one's results are sent, which takes the readers' locks and
   // wakes them. On a CPU they are sent first, and after all parts of a divided plan.
   const bool sends_beside_steps_;

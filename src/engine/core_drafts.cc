@@ -4,12 +4,7 @@
 #include "engine/core.h"
 
 namespace litecache::engine {
-namespace {
 
-// Steps without drafts after which a few tokens are drafted, whether or not that promises to pay.
-constexpr int64_t kSparseRetry = 64;
-
-}  // namespace
 void Core::ProposeDrafts() {
   int64_t rows = 0;
   bool prefilling = false;
@@ -50,8 +45,15 @@ void Core::ProposeDrafts() {
   int64_t length = options_.draft_always
                        ? most
                        : SparseLength(step_costs_, sparse_costs_, rates, most, rows, tokens);
-  // What decode steps cost changes with the contexts, so they are measured again now and then.
-  if (length == 0 && ++sparse_skipped_ % kSparseRetry == 0) length = std::min(most, kFewDrafts);
+  if (length > 0) {
+    sparse_skipped_ = 0;
+    sparse_retry_ = kFirstRetry;
+  } else if (++sparse_skipped_ >= sparse_retry_) {
+    // What decode steps cost changes with the contexts, so they are measured again.
+    length = std::min(most, kFewDrafts);
+    sparse_skipped_ = 0;
+    sparse_retry_ = std::min(2 * sparse_retry_, kLastRetry);
+  }
   if (length > 0) return DraftSparse(length);
   for (const SparseDraft& one : sparse_) {
     one.group->samples[one.sample].drafts->acceptance.Skip(Acceptance::kSparse);

@@ -30,7 +30,7 @@ void LiteCache::KeepCachedRows(int64_t tokens, SequenceSlots* slots) const {
   const Shape& shape = tiers_.shape;
   // Rows that all fit are cached in the order of their positions, which decode steps continue.
   bool keep = !shape.AllFit(tokens + 1);
-  for (const HeadSlots& head : slots->heads) keep = keep && head.window_begin <= tokens;
+  for (const HeadSlots& head : slots->heads) keep = keep && head.cached_end <= tokens;
   for (Filled& filled : slots->filled) {
     filled = std::min(filled, keep ? Filled::kCachedRows : Filled::kNothing);
   }

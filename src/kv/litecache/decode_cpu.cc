@@ -80,7 +80,7 @@ void DecodePath::Fill(Stream& stream, int64_t layer, std::span<const SequenceVie
     const int64_t past = sequence.past;
     HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
     ClearSlots(&slots);
-    slots.window_begin = shape.RecentBegin(past);
+    SetWindow(shape.RecentBegin(past), &slots);
     if (shape.Candidates(past) == 0) return;
     refreshes_.push_back({.sequence = &sequence,
                           .head = head,
@@ -145,7 +145,7 @@ void DecodePath::KeepAll(Stream& stream, int64_t layer, std::span<const Sequence
     std::memcpy(tiers_.slots.Label(*sequence.slots, list), Query(q, sequence, head),
                 shape.label_bytes());
     HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
-    slots.window_begin = shape.RecentBegin(sequence.n());
+    SetWindow(shape.RecentBegin(sequence.n()), &slots);
     const int64_t candidates = shape.Candidates(sequence.n());
     if (candidates == shape.Candidates(sequence.past)) return;
     const int64_t position = shape.sink + candidates - 1;

@@ -139,6 +139,7 @@ int64_t SlotsIn(uint64_t page_bytes, const ops::RowFormat& format) {
 
 void ClearSlots(HeadSlots* slots) {
   slots->used = 0;
+  slots->cached_end = 0;
   slots->next_victim = 0;
   slots->pending = false;
   slots->attended.assign(slots->pages.size(), 0);

@@ -1,6 +1,7 @@
 // Which rows an offloaded head of a sequence has in its slots, and how they change on a miss.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -31,6 +32,9 @@ struct HeadSlots {
   int64_t next_victim = 0;
   uint32_t update = 0;       // number of the last update
   int64_t window_begin = 0;  // where the recent window began at the last update
+  // Cached rows are of earlier tokens than this one. After tokens were taken back the window begins
+  // earlier, while rows that are not selected keep their slots.
+  int64_t cached_end = 0;
   // A lookup missed and its rows have not been transferred: the label is ahead of the rows.
   bool pending = false;
   std::vector<int32_t> attended;  // [pages]: attended slots in each page
@@ -66,6 +70,12 @@ struct SlotGeometry {
 
 // Drops the cached rows.
 void ClearSlots(HeadSlots* slots);
+
+// Notes that the recent window begins at `begin` at an update of the cached rows.
+inline void SetWindow(int64_t begin, HeadSlots* slots) {
+  slots->window_begin = begin;
+  slots->cached_end = std::max(slots->cached_end, begin);
+}
 
 // Appends the row of token `position` to the cached ones, attended; if it already is the last one
 // (a step that is run again) nothing changes. Returns its slot.

@@ -67,7 +67,7 @@ void Refresher::Run(Stream& stream, int64_t layer, float scale, const ResultOver
     const UpdateWork& update = updates_[i];
     work[i].positions = {update.positions, static_cast<size_t>(update.count)};
     work[i].moved = update.moved;
-    update.slots->window_begin = work[i].end;
+    SetWindow(work[i].end, update.slots);
     if (update.moved == 0) continue;
     moves_.push_back({.source = work[i].sequence->Rows(shape, layer, work[i].head),
                       .target = tiers_.geometry.Rows(*update.slots),

@@ -44,7 +44,7 @@ void Reference::Fork(SequenceId parent, SequenceId child) {
 void Reference::KeepCachedRows(int64_t tokens, Sequence* sequence) const {
   bool keep = !AllFit(tokens + 1);
   for (size_t i = 0; i < sequence->heads.size(); ++i) {
-    keep = keep && (plan_.heads[i].resident || sequence->heads[i].window_begin <= tokens);
+    keep = keep && (plan_.heads[i].resident || sequence->heads[i].cached_end <= tokens);
   }
   for (Head& head : sequence->heads) {
     head.filled = head.filled && keep;
@@ -335,6 +335,7 @@ bool Reference::LookUp(int64_t layer, int64_t head, int64_t n, const Vector& q, 
                        n - options_.recent_tokens, options_.budget.RowsFor(n), cached);
   state->label = q;
   state->window_begin = n - options_.recent_tokens;
+  state->cached_end = std::max(state->cached_end, state->window_begin);
   return false;
 }
 
@@ -373,13 +374,14 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* predicted_q, c
         } else {
           state.cached.clear();
         }
-        state.window_begin = past - recent;
+        state.window_begin = state.cached_end = past - recent;
         state.filled = true;
       }
       if (!state.ring_filled) state.filled_at = sequence.stored;
       state.ring_filled = true;
       if (fits) {
         state.window_begin = n - recent;
+        state.cached_end = std::max(state.cached_end, state.window_begin);
         state.label = asked_query;
         state.cached =
             TopK(layer, head, state, keys, asked_query, scale, sink, n - recent, n, nullptr);

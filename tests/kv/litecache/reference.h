@@ -71,6 +71,7 @@ class Reference {
     Vector label;                 // [group * head_dim]
     std::vector<int32_t> cached;  // ascending
     int64_t window_begin = 0;     // first token after the range of the last retrieval
+    int64_t cached_end = 0;       // and of all retrievals whose rows may have a slot
   };
   struct Sequence {
     int64_t length = 0;
