@@ -150,6 +150,9 @@ class Core {
   // How many of `most` tokens to draft from the text for a sample that joins a step of `rows` rows.
   // Updates the drafts and the step's expected tokens.
   int64_t ProposeLookup(int64_t most, int64_t rows, SampleDrafts* drafts, double* tokens);
+  // Whether the rows of sparse_ are so much more than the weights that decode steps, which attend
+  // few of them, can be much shorter than others.
+  bool RowsDominate() const;
   // Drafts `length` tokens of each of sparse_, or as many as it may, by decode steps, and takes
   // back everything but the drafts (core_sparse_drafts.cc).
   void DraftSparse(int64_t length);
@@ -195,6 +198,7 @@ class Core {
   StepCosts step_costs_, sparse_costs_;  // of steps, and of decode steps that only draft
   std::vector<SparseDraft> sparse_;      // the samples for which such steps draft
   StepPlan sparse_plan_;
+  bool sparse_pays_ = false;  // when it was last asked
   // Steps for which they have not drafted, and after how many they draft a few tokens, whether or
   // not that promises to pay: twice as many each time, until it does.
   int64_t sparse_skipped_ = 0, sparse_retry_ = kFirstRetry;

@@ -13,8 +13,8 @@ constexpr double kPriorWeight = 2;
 // A result's weight after one more result, and after one more proposal that was not used: drafts
 // that were given up are tried again after a few hundred tokens.
 constexpr double kKeptByResult = 0.9, kKeptBySkip = 0.995;
-// The gain that a draft must promise: estimates are noisy, more so where drafts take steps.
-constexpr double kLeastGain = 1.03, kLeastSparseGain = 1.1;
+// The gain that a draft must promise: estimates are noisy.
+constexpr double kLeastGain = 1.03;
 
 }  // namespace
 
@@ -90,7 +90,7 @@ int64_t SparseLength(const StepCosts& costs, const StepCosts& drafting,
   if (samples == 0 || alone <= 0) return 0;
   if (drafted <= 0) return std::min(most, kFewDrafts);
   std::vector<double> reached(rates.size(), 1);
-  double best = kLeastSparseGain * tokens / alone;
+  double best = kLeastGain * tokens / alone;
   int64_t length = 0;
   for (int64_t k = 1; k <= most && rows + samples * k <= StepCosts::kMostRows; ++k) {
     for (size_t i = 0; i < rates.size(); ++i) tokens += reached[i] *= rates[i];
