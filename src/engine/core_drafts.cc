@@ -65,8 +65,8 @@ void Core::ProposeDrafts() {
 
 bool Core::RowsDominate() const {
   // A decode step reads at least the weights, at a ratio of 2 a third of what a step reads that
-  // attends all rows. SmolLM2-135M in 4 bits gains nothing on a CPU at 1.8, the shipped model a
-  // quarter at 3.9 (lab/notes/drafts.md).
+  // attends all rows. SmolLM2-135M in 4 bits gains nothing on a CPU at 1.8, the shipped model
+  // four fifths at 3.9 (lab/notes/drafts.md).
   constexpr uint64_t kLeastRatio = 2;
   int64_t tokens = 0;
   for (const SparseDraft& one : sparse_) {

@@ -36,7 +36,7 @@ class Fairness(victim.Attack):
             return json.load(answer)["count"]
 
     def test_small_requests_do_not_wait_for_large_ones(self):
-        large = json.dumps({"prompt": "def f(a, b): return a + b\n" * 150_000}).encode()
+        large = json.dumps({"prompt": "def f(a, b): return a + b\n" * 400_000}).encode()
         ended = []
         threads = [threading.Thread(target=self.try_ask, args=(large, ended)) for _ in range(4)]
         for thread in threads:
