@@ -226,7 +226,8 @@ class QuantizedExperts {
 };
 
 // Products of bf16, whose rounding is that of the losses, and can exchange experts of nearly equal
-// scores: single losses then differ by more (0.18 was seen). Of o_proj, too, blocks would be cut.
+// scores: single losses then differ by more (0.18 was seen, and as much between policies full and
+// kvpr of one process). Of o_proj, too, blocks would be cut.
 Setting Quantized(int ranks) {
   return {.ranks = ranks,
           .options = {"--quantize", "q8_0,o_proj=none"},
