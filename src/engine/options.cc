@@ -55,7 +55,7 @@ Rows EngineRows() {
           "many "
           "requests. With policies full and litecache"),
       Row("draft", &O::draft, Choice({"off", "lookup", "sparse", "lookup,sparse"}),
-          "Drafts of the next tokens, which full attention checks in one step; the answer is the "
+          "Drafts of the next tokens, which the model checks in one step; the answer is the "
           "same but for bf16 rounding. lookup: what followed the last tokens earlier in prompt or "
           "answer. sparse: decode steps of policy litecache. On the CPU"),
       Row("draft_tokens", &O::draft_tokens, Whole(1, 63),

@@ -23,8 +23,8 @@ class LiteCache final : public LiteCacheBase {
 
   bool SelectsRows() const override { return true; }
   bool CanTruncate() const override { return true; }
-  // What rejected queries have selected goes where it could not have been selected without them;
-  // elsewhere a head's cached rows and its label stay those of its last refresh.
+  // A head keeps its cached rows and its label, also if a rejected query has selected them, unless
+  // some of the rows could not have been selected at that length.
   void Truncate(SequenceId id, int64_t tokens) override;
   void BeginStep(const Step& step) override;
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,

@@ -172,7 +172,8 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
     const bool predicted = verifying && slots.window_begin == shape.RecentBegin(sequence.n());
     const float tau =
         std::max(tiers_.plan.at(layer, head).tau - margin, predicted ? prediction_tau_ : -1);
-    // A query that was taken back chose the rows, without those that are outside of the window now.
+    // A rejected query chose the rows when the window began later, so that rows which are outside
+    // of the window now may be missing.
     const bool rejected = slots.window_begin > shape.RecentBegin(sequence.n());
     lookups_.push_back({.q = Query(q, sequence, head),
                         .label = tiers_.slots.Label(*sequence.slots, list),

@@ -70,7 +70,7 @@ void ReplaceAll(const SlotGeometry& g, Workspace* space, UpdateWork* work) {
 void ReplaceMissing(const SlotGeometry& g, Workspace* space, UpdateWork* work) {
   HeadSlots& slots = *work->slots;
   const int64_t used = slots.used;
-  // Less than nothing after tokens were taken back, which a share of the context counts.
+  // The capacity is smaller than before if tokens were taken back: it is a share of the context.
   const int64_t fresh_room = std::max<int64_t>(work->capacity - used, 0);
   space->positions.resize(static_cast<size_t>(used));
   space->updates.resize(static_cast<size_t>(used));
