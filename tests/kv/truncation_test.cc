@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -88,6 +89,27 @@ TEST(Truncation, AfterFailedSteps) {
     oracle.Step({{id, rows, false, true}}, /*fail_after=*/2);
     oracle.TakeBack(id, rows - 1);
     oracle.Step({{id, 1, true}});
+  }
+}
+
+// TakeBack() compares the memory in use with that of the shorter sequence.
+TEST(Truncation, GivesBackTheSlotsOfLongerContexts) {
+  const Layout layout{.layers = 2, .q_heads = 2, .kv_heads = 2, .head_dim = 256};
+  KvOptions options = Policy("litecache");
+  options.budget = {.share = 1}, options.host_rows = "full";
+  const auto plan = MakeCachePlan(layout, options, nullptr);
+  PolicyOracle oracle(
+      *plan, [](int64_t, int64_t) { return true; }, testing::TestSeed(), kPlenty);
+  const SequenceId id = oracle.Create();
+  oracle.Step({{id, 150, false}});
+  for (const bool forked : {false, true}) {
+    // A page has slots of some 30 rows.
+    for (int i = 0; i < 64; ++i) oracle.Step({{id, 1, true}});
+    const std::optional<SequenceId> fork =
+        forked ? std::make_optional(oracle.Fork(id)) : std::nullopt;
+    oracle.TakeBack(id, 64);
+    if (fork) oracle.Step({{*fork, 1, true}});
+    for (int i = 0; i < 3; ++i) oracle.Step({{id, 1, true}});
   }
 }
 

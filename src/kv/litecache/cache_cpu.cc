@@ -48,7 +48,12 @@ void LiteCache::Truncate(SequenceId id, int64_t tokens) {
   // A unit that rejected keys are part of is encoded anew.
   const int64_t unit = retriever_->metadata_unit().tokens;
   if (tiers_.metadata.Length(id) > tokens) tiers_.metadata.Truncate(id, tokens / unit * unit);
-  KeepCachedRows(tokens, &tiers_.slots.Get(id));
+  SequenceSlots& slots = tiers_.slots.Get(id);
+  if (tiers_.slots.Shrink(id, tiers_.shape.SlotPages(tokens))) {
+    std::ranges::fill(slots.filled, SequenceSlots::Filled::kNothing);
+  } else {
+    KeepCachedRows(tokens, &slots);
+  }
 }
 
 void LiteCache::BeginStep(const Step& step) {

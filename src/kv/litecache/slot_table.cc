@@ -107,4 +107,17 @@ void SlotTable::Grow(std::span<const Growth> growths) {
   }
 }
 
+bool SlotTable::Shrink(SequenceId id, int64_t slot_pages) {
+  const auto kept = static_cast<size_t>(slot_pages);
+  bool dropped = false;
+  for (HeadSlots& head : Get(id).heads) {
+    if (head.ids.size() <= kept) continue;
+    for (size_t i = kept; i < head.ids.size(); ++i) pool_.DropReference(head.ids[i]);
+    head.ids.resize(kept);
+    head.pages.resize(kept);
+    dropped = true;
+  }
+  return dropped;
+}
+
 }  // namespace litecache::kv

@@ -49,6 +49,8 @@ class SlotTable {
   int64_t PagesNeeded(std::span<const Growth> growths);
   // Makes labels, and slots if requested, writable. The pool must have the pages in reserve.
   void Grow(std::span<const Growth> growths);
+  // Leaves every head at most `slot_pages` pages. Returns whether rows may have been in others.
+  bool Shrink(SequenceId id, int64_t slot_pages);
 
   // Number of pages these sequences hold; shared pages count once.
   int64_t PagesHeld(std::span<const SequenceId> ids) const;
