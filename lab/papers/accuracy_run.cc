@@ -57,16 +57,14 @@ nlohmann::ordered_json AccuracyRunner::Run(const AccuracyRun& run) {
   const std::filesystem::path directory = io::ResolveModel(run.model);
   eval::RunContext context;
   context.model = model::ModelConfig::FromModel(directory);
-  context.configurations = {{"system", run.engine.kv}};
-  context.options = {eval::DescribeOptions(run.engine.kv, directory)};
+  context.configurations = {{"system", run.engine}};
+  context.options = {eval::DescribeOptions(run.engine, directory)};
   context.max_batch = run.engine.max_batch;
   context.info = {.suite = "ruler",
                   .model = run.model,
                   .fingerprint = model::Fingerprint(directory),
                   .dtype = run.engine.dtype};
-  context.load = [&](const KvOptions& kv) {
-    EngineOptions options = run.engine;
-    options.kv = kv;
+  context.load = [&](EngineOptions options) {
     options.show_progress = false;
     return Engine::Load(run.model, options);
   };

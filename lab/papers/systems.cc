@@ -73,12 +73,12 @@ std::vector<System> Others() { return {RetroInfer(), InfiniGen(), PqCache()}; }
 KvOptions OptionsOf(const System& system) {
   eval::ConfigurationRequest request;
   // All systems keep the same rows: a tenth of every context, as they are.
-  request.base.budget = KvBudget();
-  request.base.host_rows = "full";
+  request.base.kv.budget = KvBudget();
+  request.base.kv.host_rows = "full";
   request.policies.clear();
   // The name of a configuration must not contain spaces.
   request.named = {"system:" + system.settings};
-  return eval::MakeConfigurations(request).front().kv;
+  return eval::MakeConfigurations(request).front().engine.kv;
 }
 
 }  // namespace litecache::bench::papers

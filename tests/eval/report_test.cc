@@ -37,6 +37,8 @@ Results RandomResults(std::mt19937_64& random) {
           p.length = length;
           p.id = std::string(task) + "/" + std::to_string(i);
           p.score = unit(random);
+          p.prediction = random() % 2 == 0 ? "yes" : "no";
+          if (!full) p.drafts = {.drafted = 40, .accepted = 30 + i, .passes = 12};
           p.generated_tokens = 10;
           p.decode_seconds = 0.5;
           if (std::string(task) == "niah_single_1") p.depths = {unit(random)};
@@ -246,6 +248,36 @@ TEST(Report, PointsLieWhereTheirFiguresAre) {
     EXPECT_NEAR((low.first - y) / (low.first - high.first),
                 (score - low.second) / (high.second - low.second), 1e-3);
   }
+}
+
+TEST(Report, AgreementAndDraftsOfTasks) {
+  auto random = testing::TestRandom(21);
+  const Results results = RandomResults(random);
+  const std::string text = MarkdownReport(results);
+  std::string rows;
+  for (const std::string task : {"niah_single_1", "vt"}) {
+    rows += "| " + task;
+    for (const char* name : {"hata-10%", "quest-10%"}) {
+      int same = 0;
+      for (const Prediction& p : results.predictions) {
+        if (p.configuration != name || p.task != task || p.length != 4096) continue;
+        for (const Prediction& f : results.predictions) {
+          same += f.configuration == "full" && f.length == p.length && f.id == p.id &&
+                  f.prediction == p.prediction;
+        }
+      }
+      rows += fmt::format(" | {}.0", 20 * same);
+    }
+    rows += " |\n";
+  }
+  EXPECT_THAT(text, HasSubstr("### Answers that are full attention's at 4K tokens"));
+  EXPECT_THAT(text, HasSubstr(rows));
+  // 30, 31, ... 34 of 40 were accepted, in 12 passes each.
+  EXPECT_THAT(text, HasSubstr("### Accepted drafts at 16K tokens"));
+  EXPECT_THAT(text, HasSubstr("| vt | 80.0 (3.67) | 80.0 (3.67) |"));
+  Results without = results;
+  for (Prediction& p : without.predictions) p.drafts = {};
+  EXPECT_THAT(MarkdownReport(without), ::testing::Not(HasSubstr("Accepted drafts")));
 }
 
 TEST(Report, MarkdownEscapesColumns) {

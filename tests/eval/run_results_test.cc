@@ -33,6 +33,8 @@ Prediction MakePrediction(std::mt19937_64& random) {
   p.queue_seconds = number();
   p.decode_seconds = number();
   p.depths = {0.125, 1.0 / 3};
+  if (random() % 2 == 0)
+    p.drafts = {.drafted = 31, .accepted = 17, .passes = 14, .sparse_steps = 9};
   p.kv.lookups = number();
   p.kv.hits = number();
   p.kv.miss_bytes = 1e15 + number();
@@ -86,6 +88,7 @@ TEST(Results, RoundTrip) {
   EXPECT_EQ(ToJson(results.windows[1]), ToJson(other));
   EXPECT_EQ(ToJson(results.heads[0]), ToJson(heads));
   EXPECT_EQ(results.predictions[0].depths, prediction.depths);
+  EXPECT_EQ(results.predictions[0].drafts.passes, prediction.drafts.passes);
   EXPECT_EQ(results.predictions[0].kv.miss_bytes, prediction.kv.miss_bytes);
   EXPECT_EQ(results.windows[1].nll, other.nll);  // multiples of 1/16 below 16 have six digits
   EXPECT_EQ(results.configurations.at(0).first, "full");

@@ -186,22 +186,27 @@ std::shared_ptr<const kv::Profile> BenchCommand::ProfileFor(const KvOptions& opt
 }
 
 void BenchCommand::MakePlans(const bench::Subject& subject, DeviceType device) {
-  const KvOptions base = flags_.ToEngineOptions().kv;
+  const EngineOptions base = flags_.ToEngineOptions();
   const kv::Layout& layout = subject.layout();
-  std::vector<std::string> policies{base.policy};
+  std::vector<std::string> policies{base.kv.policy};
   if (!policies_.empty()) policies = CLI::detail::split(policies_, ',');
   std::vector<eval::Configuration> wanted;
   for (const std::string& policy : policies) {
     wanted.push_back({policy, base});
-    wanted.back().kv.policy = policy;
+    wanted.back().engine.kv.policy = policy;
   }
   if (!named_.empty()) {
-    for (auto& named : eval::MakeConfigurations(
-             {.base = base, .policies = {}, .retrievers = {}, .budgets = {}, .named = named_})) {
+    for (auto& named : eval::MakeConfigurations({.base = base,
+                       .policies = {},
+                       .retrievers = {},
+                       .budgets = {},
+                       .named = named_,
+                       .kv_only = true})) {
       wanted.push_back(std::move(named));
     }
   }
-  for (const auto& [name, options] : wanted) {
+  for (const auto& [name, engine] : wanted) {
+    const KvOptions& options = engine.kv;
     const std::string& policy = options.policy;
     if (policy == "litecache") {
       model::CheckLayersAhead(

@@ -87,7 +87,7 @@ class EvalRunCommand final : public Command {
         ->type_name("LIST");
     AddRepeated(app, "--config", named_,
                 "An additional configuration NAME:key=value,...: policy litecache with these "
-                "options; can be given several times");
+                "options of the KV cache and the engine; can be given several times");
     app.add_option("--lengths", lengths_,
                    "Comma-separated tokens of prompt and answer, or of a window; default: those of "
                    "4k,8k,16k,32k that the model's context holds")
@@ -173,7 +173,7 @@ class EvalRunCommand final : public Command {
     const EngineOptions engine = flags_.ToEngineOptions();
     if (engine.max_batch > 0) context_.max_batch = engine.max_batch;
     eval::ConfigurationRequest request;
-    request.base = engine.kv;
+    request.base = engine;
     request.policies = Split(policies_);
     request.retrievers = Split(retrievers_);
     request.budgets = Split(budgets_);
@@ -181,15 +181,13 @@ class EvalRunCommand final : public Command {
     context_.configurations = eval::MakeConfigurations(request);
     AddReference();
     for (const auto& configuration : context_.configurations) {
-      context_.options.push_back(eval::DescribeOptions(configuration.kv, directory_));
+      context_.options.push_back(eval::DescribeOptions(configuration.engine, directory_));
     }
     suite_options_.tasks = Split(tasks_);
     if (suite_options_.tasks.empty()) throw UsageError("--tasks: the list is empty");
     suite_options_.count = count_;
     suite_options_.note = context_.note = [this](const std::string& line) { Note(line); };
-    context_.load = [this](const KvOptions& kv) {
-      EngineOptions options = flags_.ToEngineOptions();
-      options.kv = kv;
+    context_.load = [this](EngineOptions options) {
       options.show_progress = false;
       return Engine::Load(flags_.model, options);
     };
@@ -200,11 +198,11 @@ class EvalRunCommand final : public Command {
   void AddReference() {
     auto& all = context_.configurations;
     const bool there = std::any_of(all.begin(), all.end(), [](const auto& configuration) {
-      return configuration.kv.policy == "full";
+      return configuration.engine.kv.policy == "full";
     });
     if (suite_ != "perplexity" || there) return;
-    all.insert(all.begin(), {"full", all.front().kv});
-    all.front().kv.policy = "full";
+    all.insert(all.begin(), {"full", all.front().engine});
+    all.front().engine.kv.policy = "full";
   }
 
   void ParseLengths() {

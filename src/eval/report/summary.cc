@@ -7,16 +7,36 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "eval/longbench/longbench.h"
 #include "eval/ruler/tasks.h"
 
 namespace litecache::eval {
 namespace {
 
-double Mean(const Scores& scores) {
+// The answers of a configuration to a task; nullptr without any.
+const Answers* Of(const std::map<std::string, std::map<std::string, Answers>>& all,
+                  const std::string& configuration, const std::string& task) {
+  const auto of = all.find(configuration);
+  if (of == all.end()) return nullptr;
+  const auto found = of->second.find(task);
+  return found == of->second.end() ? nullptr : &found->second;
+}
+
+// The mean of value(mine, theirs) over the samples that both have.
+template <class Value>
+std::optional<double> MeanOfShared(const Answers* mine, const Answers* theirs, const Value& value) {
+  if (mine == nullptr || theirs == nullptr) return std::nullopt;
   double sum = 0;
-  for (const auto& [id, score] : scores) sum += score;
-  return sum / static_cast<double>(scores.size());
+  int64_t shared = 0;
+  for (const auto& [id, answer] : *mine) {
+    const auto same = theirs->find(id);
+    if (same == theirs->end()) continue;
+    sum += value(answer, same->second);
+    ++shared;
+  }
+  if (shared == 0) return std::nullopt;
+  return sum / static_cast<double>(shared);
 }
 
 void CheckComparable(const Results& results) {
@@ -67,7 +87,8 @@ void AddPredictions(const Results& results, Summary* summary) {
     if (std::find(length.tasks.begin(), length.tasks.end(), p.task) == length.tasks.end()) {
       length.tasks.push_back(p.task);
     }
-    length.scores[p.configuration][p.task][p.id] = p.score;
+    length.answers[p.configuration][p.task][p.id] = {p.score, Fnv1a(p.prediction)};
+    if (p.drafts.drafted > 0) length.drafts[p.configuration][p.task] += p.drafts;
     LengthSummary::Totals& totals = length.totals[p.configuration];
     totals.kv += p.kv;
     totals.generated += static_cast<double>(std::max<int64_t>(p.generated_tokens - 1, 0));
@@ -120,11 +141,11 @@ void AddHeads(const Results& results, Summary* summary) {
 
 std::optional<double> LengthSummary::Task(const std::string& configuration,
                                           const std::string& task) const {
-  const auto of = scores.find(configuration);
-  if (of == scores.end()) return std::nullopt;
-  const auto found = of->second.find(task);
-  if (found == of->second.end()) return std::nullopt;
-  return Mean(found->second);
+  const Answers* of = Of(answers, configuration, task);
+  if (of == nullptr) return std::nullopt;
+  double sum = 0;
+  for (const auto& [id, answer] : *of) sum += answer.score;
+  return sum / static_cast<double>(of->size());
 }
 
 std::optional<double> LengthSummary::Average(const std::string& configuration) const {
@@ -142,28 +163,27 @@ std::optional<double> LengthSummary::Average(const std::string& configuration) c
 
 std::optional<double> LengthSummary::Difference(const std::string& configuration,
                                                 const std::string& reference) const {
-  const auto mine = scores.find(configuration);
-  const auto theirs = scores.find(reference);
-  if (mine == scores.end() || theirs == scores.end()) return std::nullopt;
   double sum = 0;
   int64_t count = 0;
-  for (const auto& [task, of_task] : mine->second) {
-    const auto other = theirs->second.find(task);
-    if (other == theirs->second.end()) continue;
-    double difference = 0;
-    int64_t shared = 0;
-    for (const auto& [id, score] : of_task) {
-      const auto same = other->second.find(id);
-      if (same == other->second.end()) continue;
-      difference += score - same->second;
-      ++shared;
-    }
-    if (shared == 0) continue;
-    sum += difference / static_cast<double>(shared);
+  for (const std::string& task : tasks) {
+    const auto difference = MeanOfShared(
+        Of(answers, configuration, task), Of(answers, reference, task),
+        [](const Answer& mine, const Answer& theirs) { return mine.score - theirs.score; });
+    if (!difference) continue;
+    sum += *difference;
     ++count;
   }
   if (count == 0) return std::nullopt;
   return sum / static_cast<double>(count);
+}
+
+std::optional<double> LengthSummary::Agreement(const std::string& configuration,
+                                               const std::string& task,
+                                               const std::string& reference) const {
+  return MeanOfShared(Of(answers, configuration, task), Of(answers, reference, task),
+                      [](const Answer& mine, const Answer& theirs) {
+                        return mine.text == theirs.text ? 1.0 : 0.0;
+                      });
 }
 
 void WindowSummary::Add(const Window& window, size_t token) {

@@ -12,14 +12,19 @@
 
 namespace litecache::eval {
 
-// Scores of one task at one length under one configuration, by sample.
-using Scores = std::map<std::string, double>;
+struct Answer {
+  double score = 0;
+  uint64_t text = 0;  // hash
+};
+// Answers of one task at one length under one configuration, by sample.
+using Answers = std::map<std::string, Answer>;
 
 // Predictions of one length.
 struct LengthSummary {
   int64_t length = 0;
   std::vector<std::string> tasks;  // in the order of the first prediction
-  std::map<std::string, std::map<std::string, Scores>> scores;  // [configuration][task]
+  std::map<std::string, std::map<std::string, Answers>> answers;    // [configuration][task]
+  std::map<std::string, std::map<std::string, DraftStats>> drafts;  // the same; if there are any
   struct Totals {
     KvSums kv;
     double generated = 0, decode_seconds = 0;
@@ -34,6 +39,9 @@ struct LengthSummary {
   // The average minus that of `reference`, over the samples that both have.
   std::optional<double> Difference(const std::string& configuration,
                                    const std::string& reference) const;
+  // The share of those samples whose answers are the same text.
+  std::optional<double> Agreement(const std::string& configuration, const std::string& task,
+                                  const std::string& reference) const;
 };
 
 // Windows of one configuration at one length, or in one bucket of positions.

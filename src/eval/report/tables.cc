@@ -76,6 +76,58 @@ Table LengthTable(const Summary& summary, const LengthSummary& length) {
   return table;
 }
 
+// A figure of every task under the configurations for which `value` has one; without rows if it has
+// none.
+template <class Value>
+Table TaskTable(const Summary& summary, const LengthSummary& length, std::string title,
+                std::string note, const Value& value) {
+  Table table;
+  table.title = std::move(title);
+  if (length.length > 0) table.title += fmt::format(" at {} tokens", FormatTokens(length.length));
+  table.note = std::move(note);
+  table.head = Row("task");
+  std::vector<std::vector<std::string>> columns;
+  for (const std::string& name : summary.configurations) {
+    std::vector<std::string> column;
+    for (const std::string& task : length.tasks) column.push_back(value(name, task));
+    const auto has = [](const std::string& cell) { return cell != kNone; };
+    if (std::none_of(column.begin(), column.end(), has)) continue;
+    table.head.push_back(name);
+    columns.push_back(std::move(column));
+  }
+  if (columns.empty()) return table;
+  for (size_t i = 0; i < length.tasks.size(); ++i) {
+    table.rows.push_back(Row(length.tasks[i]));
+    for (const auto& column : columns) table.rows.back().push_back(column[i]);
+  }
+  return table;
+}
+
+Table AgreementTable(const Summary& summary, const LengthSummary& length) {
+  return TaskTable(summary, length, "Answers that are full attention's",
+                   "In percent of the samples that both have: the same text to its end.",
+                   [&](const std::string& name, const std::string& task) {
+                     if (name == kBaseline) return std::string(kNone);
+                     return Percent(length.Agreement(name, task, kBaseline));
+                   });
+}
+
+Table DraftTable(const Summary& summary, const LengthSummary& length) {
+  return TaskTable(
+      summary, length, "Accepted drafts",
+      "In percent of the tokens that were drafted; in brackets the tokens of a pass through the "
+      "model.",
+      [&](const std::string& name, const std::string& task) {
+        const auto of = length.drafts.find(name);
+        if (of == length.drafts.end() || !of->second.contains(task)) return std::string(kNone);
+        const DraftStats& drafts = of->second.at(task);
+        return fmt::format(
+            "{:.1f} ({:.2f})",
+            100 * static_cast<double>(drafts.accepted) / static_cast<double>(drafts.drafted),
+            drafts.tokens_per_pass());
+      });
+}
+
 Table OverviewTable(const Summary& summary) {
   Table table;
   table.title = "Average by length";
@@ -203,18 +255,20 @@ Table LayerTable(const Summary& summary, std::string title, std::string note,
 
 std::vector<Table> MakeTables(const Summary& summary) {
   std::vector<Table> tables;
+  const auto add = [&](Table table) {
+    if (!table.rows.empty()) tables.push_back(std::move(table));
+  };
   if (summary.lengths.size() > 1) tables.push_back(OverviewTable(summary));
   for (const LengthSummary& length : summary.lengths) {
     tables.push_back(LengthTable(summary, length));
+    add(AgreementTable(summary, length));
+    add(DraftTable(summary, length));
   }
   for (const auto& [length, by_configuration] : summary.windows) {
     tables.push_back(PerplexityTable(summary, length, by_configuration));
   }
   if (!summary.buckets.empty()) tables.push_back(BucketTable(summary));
   const auto lookups = [](const kv::HeadCounters& h) { return static_cast<double>(h.lookups); };
-  const auto add = [&](Table table) {
-    if (!table.rows.empty()) tables.push_back(std::move(table));
-  };
   add(LayerTable(
       summary, "Hit ratio by layer", "Share of the lookups that reuse the cached rows.",
       [](const kv::HeadCounters& h) { return static_cast<double>(h.hits); }, lookups));

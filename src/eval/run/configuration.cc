@@ -20,11 +20,11 @@ void CheckName(const std::string& name, const std::string& text) {
   }
 }
 
-Configuration ParseNamed(const std::string& text, const KvOptions& base) {
+Configuration ParseNamed(const std::string& text, const ConfigurationRequest& request) {
   const size_t colon = text.find(':');
-  Configuration configuration{text.substr(0, colon), base};
+  Configuration configuration{text.substr(0, colon), request.base};
   CheckName(configuration.name, text);
-  configuration.kv.policy = "litecache";
+  configuration.engine.kv.policy = "litecache";
   if (colon == std::string::npos) return configuration;
   std::istringstream fields(text.substr(colon + 1));
   for (std::string field; std::getline(fields, field, ',');) {
@@ -34,7 +34,12 @@ Configuration ParseNamed(const std::string& text, const KvOptions& base) {
     }
     try {
       const std::string key = field.substr(0, equals);
-      FindOption(KvOptionTable(), key).set(configuration.kv, field.substr(equals + 1), key);
+      const std::string value = field.substr(equals + 1);
+      if (request.kv_only) {
+        FindOption(KvOptionTable(), key).set(configuration.engine.kv, value, key);
+      } else {
+        FindOption(EngineOptionTable(), key).set(configuration.engine, value, key);
+      }
     } catch (const InvalidArgument& error) {
       throw InvalidArgument("--config '{}': {}", text, error.what());
     }
@@ -47,34 +52,35 @@ Configuration ParseNamed(const std::string& text, const KvOptions& base) {
 std::vector<Configuration> MakeConfigurations(const ConfigurationRequest& request) {
   std::vector<Configuration> configurations;
   const std::vector<std::string> retrievers =
-      request.retrievers.empty() ? std::vector{request.base.retriever} : request.retrievers;
+      request.retrievers.empty() ? std::vector{request.base.kv.retriever} : request.retrievers;
   const std::vector<std::string> budgets =
-      request.budgets.empty() ? std::vector{request.base.budget.ToString()} : request.budgets;
+      request.budgets.empty() ? std::vector{request.base.kv.budget.ToString()} : request.budgets;
   for (const std::string& policy : request.policies) {
     if (policy != "litecache") {  // retrievers and budgets concern only litecache
       configurations.push_back({policy, request.base});
-      configurations.back().kv.policy = policy;
+      configurations.back().engine.kv.policy = policy;
       continue;
     }
     for (const std::string& retriever : retrievers) {
       for (const std::string& budget : budgets) {
         Configuration configuration{"", request.base};
-        configuration.kv.policy = policy;
-        configuration.kv.retriever = retriever;
-        configuration.kv.budget = KvBudget::Parse(budget);
+        KvOptions& kv = configuration.engine.kv;
+        kv.policy = policy;
+        kv.retriever = retriever;
+        kv.budget = KvBudget::Parse(budget);
         configuration.name =
-            (retriever == "auto" ? policy : retriever) + "-" + configuration.kv.budget.ToString();
+            (retriever == "auto" ? policy : retriever) + "-" + kv.budget.ToString();
         configurations.push_back(std::move(configuration));
       }
     }
   }
   for (const std::string& text : request.named) {
-    configurations.push_back(ParseNamed(text, request.base));
+    configurations.push_back(ParseNamed(text, request));
   }
   std::set<std::string> names;
   for (const Configuration& configuration : configurations) {
     try {
-      configuration.kv.Validate();
+      configuration.engine.kv.Validate();
     } catch (const InvalidArgument& error) {
       throw InvalidArgument("configuration '{}': {}", configuration.name, error.what());
     }
@@ -89,9 +95,13 @@ std::vector<Configuration> MakeConfigurations(const ConfigurationRequest& reques
   return configurations;
 }
 
-nlohmann::ordered_json OptionsJson(const KvOptions& options) {
+nlohmann::ordered_json OptionsJson(const EngineOptions& options) {
   auto json = nlohmann::ordered_json::object();
-  for (const auto& option : KvOptionTable()) json[option.name] = option.get(options);
+  for (const auto& option : KvOptionTable()) json[option.name] = option.get(options.kv);
+  for (const char* name :
+       {"dtype", "quantize", "deterministic", "draft", "draft_tokens", "exact"}) {
+    json[name] = FindOption(EngineOptionTable(), name).get(options);
+  }
   return json;
 }
 

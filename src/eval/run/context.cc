@@ -9,14 +9,14 @@
 
 namespace litecache::eval {
 
-nlohmann::ordered_json DescribeOptions(const KvOptions& options,
+nlohmann::ordered_json DescribeOptions(const EngineOptions& options,
                                        const std::filesystem::path& directory) {
   nlohmann::ordered_json json = OptionsJson(options);
   json["profile_hash"] = "";
-  if (!engine::UsesProfile(options)) return json;
-  const std::filesystem::path path = options.profile == "auto"
-                                         ? engine::ProfilePath(directory)
-                                         : std::filesystem::path(options.profile);
+  const KvOptions& kv = options.kv;
+  if (!engine::UsesProfile(kv)) return json;
+  const std::filesystem::path path =
+      kv.profile == "auto" ? engine::ProfilePath(directory) : std::filesystem::path(kv.profile);
   // Loading reports it if the profile is needed.
   if (!std::filesystem::is_regular_file(path)) return json;
   json["profile_hash"] = fmt::format("{:016x}", Fnv1a(io::ReadTextFile(path)));
@@ -39,7 +39,7 @@ std::string FormatTokens(int64_t tokens) {
 std::string CheckConfigurations(const RunContext& context, int64_t longest) {
   std::string description;
   for (const Configuration& configuration : context.configurations) {
-    const auto engine = context.load(configuration.kv);
+    const auto engine = context.load(configuration.engine);
     const MemoryPlan& plan = engine->memory_plan();
     description = engine->Description();
     if (plan.largest_context >= longest) continue;

@@ -21,7 +21,7 @@ struct RunContext {
   std::vector<Configuration> configurations;
   // The options of every configuration; parts of the keys.
   std::vector<nlohmann::ordered_json> options;
-  std::function<std::unique_ptr<Engine>(const KvOptions&)> load;
+  std::function<std::unique_ptr<Engine>(const EngineOptions&)> load;
   std::function<bool()> interrupted;
   std::function<void(const std::string&)> note;  // a message to the user
   int64_t max_batch = 64;
@@ -29,7 +29,7 @@ struct RunContext {
 
 // OptionsJson() plus "profile_hash", a hash of the profile file in the options; "auto" is the file
 // in the model's `directory`.
-nlohmann::ordered_json DescribeOptions(const KvOptions& options,
+nlohmann::ordered_json DescribeOptions(const EngineOptions& options,
                                        const std::filesystem::path& directory);
 
 // Identifies everything a result depends on: 16 hexadecimal digits.

@@ -102,7 +102,7 @@ class GroupRun {
     }
     if (missing.empty() || context_.interrupted()) return 0;
     const auto begin = Clock::now();
-    engine_ = context_.load(context_.configurations[configuration_].kv);
+    engine_ = context_.load(context_.configurations[configuration_].engine);
     stats_ = engine_->Stats();
     size_t next = 0;
     while ((next < missing.size() || !running_.empty()) && !context_.interrupted()) {
@@ -205,6 +205,7 @@ class GroupRun {
     prediction.queue_seconds = stats.queue_seconds;
     prediction.prefill_seconds = stats.prefill_seconds;
     prediction.decode_seconds = stats.decode_seconds;
+    prediction.drafts = stats.drafts;
     if (const auto depths = sample.metadata.find("depths");
         depths != sample.metadata.end() && depths->is_array()) {
       for (const auto& depth : *depths) {

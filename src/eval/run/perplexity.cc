@@ -73,7 +73,7 @@ class Runner {
       : context_(context), options_(options), journal_(journal), cost_(context.model) {
     const auto& all = context.configurations;
     const auto full = std::find_if(all.begin(), all.end(), [](const Configuration& configuration) {
-      return configuration.kv.policy == "full";
+      return configuration.engine.kv.policy == "full";
     });
     LC_CHECK(full != all.end());
     full_ = static_cast<size_t>(full - all.begin());
@@ -191,7 +191,7 @@ class Runner {
     progress_->SetLabel(fmt::format("{} {}", settings.name, FormatTokens(length)));
     progress_->Update(0);
     const auto begin = Clock::now();
-    const auto engine = context_.load(settings.kv);
+    const auto engine = context_.load(settings.engine);
     stats_ = engine->Stats();
     kv_ = {};
     Totals totals;

@@ -73,7 +73,16 @@ class Line {
     if (!value.is_array()) Fail(key, value, "an array");
     return value;
   }
-  bool Has(const char* key) const { return json_.contains(key); }
+  // All zero where the line has none.
+  DraftStats Drafts() const {
+    DraftStats drafts;
+    const auto found = json_.find("drafts");
+    if (found == json_.end()) return drafts;
+    if (!found->is_object()) Fail("drafts", *found, "an object");
+    const Line line(*found, name_);
+    for (const auto& [name, field] : kDraftFields) drafts.*field = line.Int(name);
+    return drafts;
+  }
   KvSums Kv() const {
     const Json& object = Field("kv");
     if (!object.is_object()) Fail("kv", object, "an object");
@@ -125,6 +134,7 @@ Prediction ParsePrediction(const Line& line) {
   p.prefill_seconds = line.Number("prefill_s");
   p.decode_seconds = line.Number("decode_s");
   p.depths = line.Numbers<double>("depths");
+  p.drafts = line.Drafts();
   p.kv = line.Kv();
   return p;
 }

@@ -29,6 +29,13 @@ inline constexpr std::pair<const char*, double KvSums::*> kKvFields[] = {
     {"recall_retrieved", &KvSums::recall_retrieved},
 };
 
+inline constexpr std::pair<const char*, int64_t DraftStats::*> kDraftFields[] = {
+    {"drafted", &DraftStats::drafted},
+    {"accepted", &DraftStats::accepted},
+    {"passes", &DraftStats::passes},
+    {"sparse_steps", &DraftStats::sparse_steps},
+};
+
 // The counters of a head, stored as arrays over the heads.
 inline constexpr std::pair<const char*, uint64_t kv::HeadCounters::*> kHeadCounts[] = {
     {"lookups", &kv::HeadCounters::lookups},

@@ -68,6 +68,7 @@ struct Prediction {
   std::string finish;
   double queue_seconds = 0, prefill_seconds = 0, decode_seconds = 0;
   std::vector<double> depths;  // of the needles, 0 to 1
+  DraftStats drafts;
   // The engine's activity since the previous prediction. Samples run together, so only sums over a
   // configuration are meaningful.
   KvSums kv;

@@ -21,6 +21,12 @@ OrderedJson KvJson(const KvSums& kv) {
   return json;
 }
 
+OrderedJson DraftsJson(const DraftStats& drafts) {
+  auto json = OrderedJson::object();
+  for (const auto& [name, field] : kDraftFields) json[name] = drafts.*field;
+  return json;
+}
+
 // Six digits: files of long windows would otherwise be twice as large.
 OrderedJson Rounded(double value) {
   if (!std::isfinite(value)) return nullptr;
@@ -63,6 +69,7 @@ OrderedJson ToJson(const Prediction& p) {
                       {"prefill_s", Rounded(p.prefill_seconds)},
                       {"decode_s", Rounded(p.decode_seconds)},
                       {"depths", p.depths}};
+  if (p.drafts.drafted > 0) json["drafts"] = DraftsJson(p.drafts);
   json["kv"] = KvJson(p.kv);
   return json;
 }
