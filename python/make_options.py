@@ -4,14 +4,14 @@
 """
 import litecache_llm
 
-TYPES = {"on, off": "bool", "DIR": "Union[str, os.PathLike[str]]", "FILE": "Union[str, os.PathLike[str]]", "NAME": "str", "TYPE": "str"}
+TYPES = {"DIR": "Union[str, os.PathLike[str]]", "FILE": "Union[str, os.PathLike[str]]", "NAME": "str", "TYPE": "str"}
 
 
 def rows(kv_only):
     for option in litecache_llm.options(kv_only):
         name = option["flag"].lstrip("-").replace("-", "_")
-        kind = TYPES.get(option["type"], "Union[str, int, float]")
-        yield f"    {name}: {'bool' if option['default'] in ('on', 'off') else kind}"
+        kind = "bool" if option["values"] == "on, off" else TYPES.get(option["type"], "Union[str, int, float]")
+        yield f"    {name}: {kind}"
 
 
 def main():

@@ -63,7 +63,7 @@ class Options(KvOptions, total=False):
     max_batch: Union[str, int, float]
     prefill_chunk: Union[str, int, float]
     deterministic: bool
-    draft: bool
+    draft: str
     draft_tokens: Union[str, int, float]
     exact: bool
     data_parallel: Union[str, int, float]
