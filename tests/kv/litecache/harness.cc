@@ -219,8 +219,16 @@ std::vector<int32_t> Harness::CachedPositions(SequenceId id, int64_t layer, int6
   return cache().CachedPositions(id, layer, head);
 }
 
-void Harness::Step(const std::vector<Part>& parts, int64_t fail_after) {
+kv::Step Harness::Begin(const std::vector<Part>& parts) {
   const kv::Step step = MakeStep(*cache_, parts);
+  for (const StepSequence& sequence : step.sequences) {
+    reference_.Begin(sequence.id, sequence.rows, sequence.decode);
+  }
+  return step;
+}
+
+void Harness::Step(const std::vector<Part>& parts, int64_t fail_after) {
+  const kv::Step step = Begin(parts);
   StepInputs inputs = source_.Draw(step);
   if (fail_after >= 0) {
     cache_->BeginStep(step);
@@ -255,7 +263,7 @@ bool Harness::CanSetSmsApart([[maybe_unused]] std::string* why_not) {
 }
 
 void Harness::Abandon(const std::vector<Part>& parts, int64_t layers) {
-  const kv::Step step = MakeStep(*cache_, parts);
+  const kv::Step step = Begin(parts);
   StepInputs inputs = source_.Draw(step);
   cache_->BeginStep(step);
   RunLayers(*cache_, machine_.compute(), *stream_, step, inputs, scale_, layers, &arena_);

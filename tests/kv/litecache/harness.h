@@ -90,6 +90,7 @@ class Harness {
   bool CanSetSmsApart(std::string* why_not);
 
  private:
+  kv::Step Begin(const std::vector<Part>& parts);
   void Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
                const std::vector<float>& out);
 

@@ -9,7 +9,6 @@
 
 #include "kv/layout.h"
 #include "kv/litecache/near_ties.h"
-#include "kv/litecache/shape.h"
 #include "ops/common/row_format.h"
 #include "ops/select/need.h"
 
@@ -29,6 +28,7 @@ Reference::Reference(const Layout& layout, const KvOptions& options, const HeadP
       plan_(plan),
       group_(layout.q_heads / layout.kv_heads),
       store_format_(StoreFormat(layout, options, DeviceType::kCpu)),
+      shape_(layout, options, plan, 0, DeviceType::kCpu),
       retriever_(std::move(retriever)),
       stream_(device_.CreateStream()) {}
 
@@ -69,7 +69,18 @@ void Reference::Truncate(SequenceId id, int64_t tokens) {
   }
   sequence.length = tokens;
   sequence.stored = std::min(sequence.stored, tokens);
-  KeepCachedRows(tokens, &sequence);
+  if (shape_.SlotPages(sequence.slot_tokens) > shape_.SlotPages(tokens)) {
+    // Rows may have been in the pages that are given back.
+    for (Head& head : sequence.heads) head.filled = head.ring_filled = false;
+    sequence.slot_tokens = tokens;
+  } else {
+    KeepCachedRows(tokens, &sequence);
+  }
+}
+
+void Reference::Begin(SequenceId id, int64_t rows, bool decode) {
+  Sequence& sequence = sequences_.at(id);
+  if (decode) sequence.slot_tokens = std::max(sequence.slot_tokens, sequence.length + rows);
 }
 
 void Reference::Commit(SequenceId id, int64_t rows, bool decode) {

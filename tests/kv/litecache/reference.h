@@ -12,6 +12,7 @@
 #include "device/cpu/cpu_device.h"
 #include "kv/cache.h"
 #include "kv/heads/head_plan.h"
+#include "kv/litecache/shape.h"
 #include "kv/retrieve/retriever.h"
 #include "litecache/kv_options.h"
 #include "ops/common/row_format.h"
@@ -46,6 +47,8 @@ class Reference {
   void Decode(SequenceId id, int64_t layer, const float* predicted_q, const float* q,
               const float* k, const float* v, float scale, const std::vector<Observed>& observed,
               double* out);
+  // A step begins, of which this sequence has so many rows; it may be begun again, or abandoned.
+  void Begin(SequenceId id, int64_t rows, bool decode);
   // Makes the step's tokens part of the sequence.
   void Commit(SequenceId id, int64_t rows, bool decode);
 
@@ -76,6 +79,7 @@ class Reference {
   struct Sequence {
     int64_t length = 0;
     int64_t stored = 0;       // tokens in the store
+    int64_t slot_tokens = 0;  // the longest context that the slots' pages are for
     std::vector<Head> heads;  // [layers * kv_heads]
   };
 
@@ -116,6 +120,7 @@ class Reference {
   // Format of the host's rows. If they are codes, cached rows are codes only if the cache under
   // test keeps codes in its slots; rows that never left the device are exact.
   ops::RowFormat store_format_;
+  Shape shape_;
   std::unique_ptr<Retriever> retriever_;
   CpuDevice device_{1};
   std::unique_ptr<Stream> stream_;
