@@ -39,6 +39,9 @@ enum class Family {
   kOlmoe,
   kMixtral,
   kGptOss,
+  kSeedOss,
+  kErnie,
+  kExaone4,
   kOpt
 };
 

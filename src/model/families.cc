@@ -8,10 +8,11 @@ namespace litecache::model {
 
 std::span<const FamilySpec> Families() {
   static const std::vector<FamilySpec> kFamilies = {
-      kLlamaSpec,  kMistralSpec,  kMinistralSpec, kMinistral3Spec, kQwen2Spec,      kQwen3Spec,
-      kOlmo2Spec,  kPhi3Spec,     kSmolLm3Spec,   kGlm4Spec,       kGraniteSpec,    kOlmo3Spec,
-      kGemma3Spec, kQwen2MoeSpec, kQwen3MoeSpec,  kQwen3_5Spec,    kQwen3_5MoeSpec, kQwen3NextSpec,
-      kOlmoeSpec,  kMixtralSpec,  kGptOssSpec,    kOptSpec};
+      kLlamaSpec,   kMistralSpec,    kMinistralSpec, kMinistral3Spec, kQwen2Spec,
+      kQwen3Spec,   kOlmo2Spec,      kPhi3Spec,      kSmolLm3Spec,    kGlm4Spec,
+      kGraniteSpec, kOlmo3Spec,      kGemma3Spec,    kQwen2MoeSpec,   kQwen3MoeSpec,
+      kQwen3_5Spec, kQwen3_5MoeSpec, kQwen3NextSpec, kOlmoeSpec,      kMixtralSpec,
+      kGptOssSpec,  kSeedOssSpec,    kErnieSpec,     kExaone4Spec,    kOptSpec};
   return kFamilies;
 }
 
@@ -66,6 +67,12 @@ std::string_view Name(Family family) {
       return "mixtral";
     case Family::kGptOss:
       return "gpt_oss";
+    case Family::kSeedOss:
+      return "seed_oss";
+    case Family::kErnie:
+      return "ernie4_5";
+    case Family::kExaone4:
+      return "exaone4";
     case Family::kOpt:
       return "opt";
   }

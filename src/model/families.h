@@ -47,6 +47,9 @@ extern const FamilySpec kQwen3NextSpec;   // qwen3_5.cc
 extern const FamilySpec kOlmoeSpec;       // olmo2.cc
 extern const FamilySpec kMixtralSpec;     // llama.cc
 extern const FamilySpec kGptOssSpec;      // gpt_oss.cc
+extern const FamilySpec kSeedOssSpec;     // seed_oss.cc
+extern const FamilySpec kErnieSpec;       // ernie4_5.cc
+extern const FamilySpec kExaone4Spec;     // exaone4.cc
 extern const FamilySpec kOptSpec;         // opt.cc
 
 }  // namespace litecache::model

@@ -143,6 +143,7 @@ INSTANTIATE_TEST_SUITE_P(Models, BatchTest,
                                            Case{"olmo2", false}, Case{"phi3", false},
                                            Case{"smollm3", false}, Case{"glm4", true},
                                            Case{"granite", false}, Case{"gpt_oss", true},
+                                           Case{"ernie4_5", true}, Case{"exaone4", false},
                                            Case{"qwen3_5_text", false}, Case{"opt", false},
                                            Case{"opt-post-norm", false}),
                          [](const auto& info) {

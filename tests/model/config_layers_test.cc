@@ -35,6 +35,16 @@ TEST(ConfigTest, DescribesWhatLayersAreMadeOf) {
   EXPECT_TRUE(glm4.rotary_neighbours && glm4.fused_gate_up && !glm4.fused_qkv);
   EXPECT_EQ(glm4.parameters() - llama.parameters(), 8 * 2 * 4096);
 
+  const ModelConfig seed = Parse(OfFamily("SeedOssForCausalLM"));
+  EXPECT_TRUE(seed.attention_bias && !seed.attention_output_bias && !seed.mlp_bias);
+  EXPECT_EQ(seed.parameters() - llama.parameters(), 8 * (seed.q_width() + 2 * seed.kv_width()));
+
+  const ModelConfig ernie = Parse(With(OfFamily("Ernie4_5ForCausalLM"), "use_bias", true));
+  EXPECT_TRUE(ernie.rotary_neighbours && ernie.attention_bias && ernie.attention_output_bias &&
+              ernie.mlp_bias);
+  EXPECT_TRUE(
+      Parse(Without(OfFamily("Ernie4_5ForCausalLM"), "tie_word_embeddings")).tie_embeddings);
+
   json scaled = With(OfFamily("GraniteForCausalLM"), "embedding_multiplier", 12.0);
   scaled = With(With(scaled, "residual_multiplier", 0.22), "attention_multiplier", 0.015625);
   const ModelConfig granite = Parse(With(scaled, "logits_scaling", 8));
@@ -80,6 +90,35 @@ TEST(ConfigTest, SlidingWindows) {
   smollm3["layer_types"] = json::array({"sliding_attention"});
   for (int i = 0; i < 7; ++i) smollm3["layer_types"].push_back("full_attention");
   EXPECT_EQ(windows(Parse(smollm3)), 1);
+}
+
+TEST(ConfigTest, Exaone4) {
+  // Without windows, all layers have RoPE.
+  json config = OfFamily("Exaone4ForCausalLM");
+  EXPECT_TRUE(Parse(config).uniform() && Parse(config).rotates(3));
+  EXPECT_TRUE(Parse(config).qk_norm && Parse(config).norms.attention_input.empty());
+  const auto windows = [](const ModelConfig& model) {
+    std::string letters;
+    for (int64_t i = 0; i < model.layers; ++i) {
+      letters += model.has_window(i) ? 'L' : 'G';
+      EXPECT_EQ(model.rotates(i), model.has_window(i)) << i;
+    }
+    return letters;
+  };
+  config["sliding_window"] = 64;
+  EXPECT_EQ(windows(Parse(config)), "LLLGLLLG");
+  config["sliding_window_pattern"] = 2;
+  EXPECT_EQ(windows(Parse(config)), "LGLGLGLG");
+  config["sliding_window_pattern"] = "LLG";
+  EXPECT_EQ(windows(Parse(config)), "LLGLLGLL");
+  EXPECT_ERROR(Parse(With(config, "sliding_window_pattern", "LXG")), FileError,
+               "sliding_window_pattern", "L and G");
+  config["layer_types"] = json::array({"full_attention"});
+  for (int i = 0; i < 7; ++i) config["layer_types"].push_back("sliding_attention");
+  EXPECT_EQ(windows(Parse(config)), "GLLLLLLL");
+  // Windows that no context is longer than leave RoPE as it is.
+  config["sliding_window"] = 1 << 24;
+  EXPECT_TRUE(Parse(config).uniform() && !Parse(config).rotates(0) && Parse(config).rotates(1));
 }
 
 TEST(ConfigTest, Mistral3) {
