@@ -43,7 +43,7 @@ double FeedForwardWeights(const model::ModelConfig& c, int64_t layer) {
     return (c.family == model::Family::kOpt ? 2 : 3) * hidden * static_cast<double>(c.intermediate);
   }
   const model::ExpertConfig& e = c.experts;
-  const int64_t shared = e.shared > 0 ? 1 + 3 * e.shared : 0;
+  const int64_t shared = 3 * e.shared + (e.gates_shared() ? 1 : 0);
   return hidden * static_cast<double>(e.count + 3 * e.active * e.intermediate + shared);
 }
 

@@ -115,10 +115,11 @@ int64_t CountParameters(const ModelConfig& c, int64_t experts) {
     layer_norms += name->empty() ? 0 : 1;
   }
   // An expert's row of the router, and with it all that is its own.
-  const int64_t router = c.hidden + (c.experts.bias ? 1 : 0);
+  const int64_t router =
+      c.hidden + (c.experts.bias ? 1 : 0) + (c.experts.correction.empty() ? 0 : 1);
   int64_t expert = router + 3 * c.hidden * c.experts.intermediate;
   if (c.experts.bias) expert += 2 * c.experts.intermediate + c.hidden;
-  const int64_t shared = c.experts.shared == 0 ? 0 : c.hidden * (3 * c.experts.shared + 1);
+  const int64_t shared = c.hidden * (3 * c.experts.shared + (c.experts.gates_shared() ? 1 : 0));
   const ops::GatedDeltaShape& d = c.delta;
   const int64_t delta_weights = c.hidden * (d.channels() + 2 * d.width() + 2 * d.value_heads) +
                                 d.channels() * d.taps + 2 * d.value_heads + d.value_dim;
@@ -264,22 +265,32 @@ void ParseWindows(const io::JsonFields& fields, ModelConfig& config) {
 }
 
 ExpertConfig ParseExperts(const io::JsonFields& fields, const char* count_field,
-                          const char* width_field) {
+                          const char* width_field, const char* active_field) {
   ExpertConfig experts;
   constexpr const char* kNewer = "num_local_experts";
   const char* const field = fields.Has(kNewer) ? kNewer : count_field;
   experts.count = fields.RequiredInt(field, 1, ops::kMostExperts);
-  experts.active = fields.RequiredInt("num_experts_per_tok", 1, ops::kMostActiveExperts);
+  experts.active = fields.RequiredInt(active_field, 1, ops::kMostActiveExperts);
   experts.intermediate = fields.RequiredInt(width_field, 1, kMaxWidth);
   if (experts.count * experts.intermediate > kMaxWidth) {
     fields.Fail(width_field,
                 fmt::format("times {} = {} must be at most {}", field, experts.count, kMaxWidth));
   }
   if (experts.active > experts.count) {
-    fields.Fail("num_experts_per_tok",
-                fmt::format("must be at most {} = {}", field, experts.count));
+    fields.Fail(active_field, fmt::format("must be at most {} = {}", field, experts.count));
   }
   return experts;
+}
+
+void ParseSharedExperts(const io::JsonFields& fields, const char* count_field,
+                        ExpertConfig* experts) {
+  const int64_t count = fields.Int(count_field, 0, ops::kMostActiveExperts).value_or(0);
+  experts->shared = count * experts->intermediate;
+  if (experts->shared > kMaxWidth) {
+    fields.Fail(count_field, fmt::format("experts together are wider than {}", kMaxWidth));
+  }
+  experts->shared_module = "shared_experts";
+  experts->shared_gate = false;
 }
 
 void RefuseSlidingLayers(const io::JsonFields& fields) {

@@ -41,7 +41,10 @@ enum class Family {
   kGptOss,
   kSeedOss,
   kErnie,
+  kErnieMoe,
   kExaone4,
+  kGlm4Moe,
+  kMiniMaxM2,
   kOpt
 };
 
@@ -89,9 +92,16 @@ struct ExpertConfig {
   int64_t active = 0;  // for each row
   int64_t intermediate = 0;
   bool normalized = true;  // the weights of a row's experts add up to 1
-  // The width of one more expert that all rows use, each times the sigmoid of a product of its own:
-  // "mlp.shared_expert.up_proj.weight", "mlp.shared_expert_gate.weight" [1, hidden]. 0: none.
+  bool sigmoid = false;    // scores are sigmoids of the router's logits, instead of their softmax
+  float scale = 1;         // of the weights
+  // The name, behind the module's, of what is added to scores to choose experts: [experts]; empty:
+  // nothing is.
+  std::string correction;
+  // The width of one more expert that all rows use: "mlp.shared_expert.up_proj.weight". 0: none.
   int64_t shared = 0;
+  std::string shared_module = "shared_expert";
+  // It is times the sigmoid of a product of its own: "mlp.shared_expert_gate.weight" [1, hidden].
+  bool shared_gate = true;
   // Directories may have the experts of a layer in two tensors (io::Checkpoint).
   bool stacked = false;
   std::vector<bool> dense;  // [layers]: layers with an ordinary block; empty: none
@@ -102,6 +112,7 @@ struct ExpertConfig {
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
 
   int64_t own_count() const { return own.count > 0 ? own.count : count; }
+  bool gates_shared() const { return shared > 0 && shared_gate; }
 };
 
 struct ModelConfig;

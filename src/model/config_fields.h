@@ -44,10 +44,14 @@ void ParseWindows(const io::JsonFields& fields, ModelConfig& config,
 void ParseWindows(const io::JsonFields& fields, ModelConfig& config);
 
 // Experts of `count_field` or, as newer configs have it, `num_local_experts`, of which each row
-// gets num_experts_per_tok; width_field: their intermediate width. Names are the caller's. Throws
+// gets active_field; width_field: their intermediate width. Names are the caller's. Throws
 // FileError if all of a layer's together are wider than a block may be.
 ExpertConfig ParseExperts(const io::JsonFields& fields, const char* count_field,
-                          const char* width_field);
+                          const char* width_field,
+                          const char* active_field = "num_experts_per_tok");
+// Experts that all rows use: so many, of the others' width, in one block `shared_experts`.
+void ParseSharedExperts(const io::JsonFields& fields, const char* count_field,
+                        ExpertConfig* experts);
 // Experts of Qwen's configs (qwen2.cc); config.layers is known.
 ExpertConfig ParseQwenExperts(const io::JsonFields& fields, const ModelConfig& config,
                               bool normalized_by_default);

@@ -18,6 +18,7 @@ bool Joins(const WeightStore& weights, const ExpertConfig& config, const ExpertR
            const std::string& shared) {
   // Of experts in host memory the device keeps those that routers ask for, and counts them.
   if (config.shared != config.intermediate || weights.experts_on_host()) return false;
+  if (!config.gates_shared()) return false;  // its weight is the sigmoid of a logit
   // Where a rank has some of the others only, it still has a part of this one.
   if (config.own.count > 0) return false;
   for (int part = 0; part < ops::kExpertParts; ++part) {
@@ -37,7 +38,7 @@ ExpertBlock TakeExperts(WeightStore& weights, const ExpertConfig& config, int64_
   const LayerPlace place{layer, LayerPart::kRest};
   ExpertBlock block;
   const std::string router = fmt::format("{}{}.{}.", name, config.module, config.router);
-  const std::string shared = fmt::format("{}{}.shared_expert", name, config.module);
+  const std::string shared = fmt::format("{}{}.{}", name, config.module, config.shared_module);
   block.router = weights.LayerMatrix(place, router + "weight", config.count, hidden);
   const std::string* const modules[] = {&config.gate, &config.up, &config.down};
   ExpertRequest request = {.place = place,
@@ -58,11 +59,15 @@ ExpertBlock TakeExperts(WeightStore& weights, const ExpertConfig& config, int64_
   const auto take = [&](const std::string& matrix, int64_t rows, int64_t cols) {
     return weights.LayerMatrix(place, fmt::format("{}{}.weight", shared, matrix), rows, cols);
   };
-  if (config.shared > 0) block.shared.share = take("_gate", 1, hidden);
+  if (config.gates_shared()) block.shared.share = take("_gate", 1, hidden);
   if (config.shared > 0 && !block.joined) {
     block.shared.gate = take(".gate_proj", config.shared, hidden);
     block.shared.up = take(".up_proj", config.shared, hidden);
     block.shared.down = take(".down_proj", hidden, config.shared);
+  }
+  if (!config.correction.empty()) {
+    block.correction =
+        weights.Bias(fmt::format("{}{}.{}", name, config.module, config.correction), config.count);
   }
   if (!config.bias) return block;
   block.router_bias = weights.Bias(router + "bias", config.count);
@@ -91,8 +96,8 @@ ExpertActivations PlaceExperts(Arena& arena, const ExpertConfig& config, DType p
   a.experts = arena.Take(rows, active);
   a.weights = arena.Take(rows, active);
   a.scratch = arena.Take(1, static_cast<int64_t>((scratch_bytes + 3) / sizeof(float)));
+  if (config.gates_shared()) a.share = arena.Take(rows, 1);
   if (config.shared > 0) {
-    a.share = arena.Take(rows, 1);
     a.shared_gate = arena.Take(rows, config.shared, product);
     a.shared_up = arena.Take(rows, config.shared, product);
   }
@@ -108,20 +113,24 @@ void RunExperts(Stream& stream, const ExpertConfig& config, const ExpertBlock& b
                                 .active = block.Active(config)};
   const ops::LinearPart router = {.weight = block.router, .bias = block.router_bias, .y = a.logits};
   const SharedExpert& shared = block.shared;
-  if (config.shared > 0) {
+  if (config.gates_shared()) {
     const std::initializer_list<ops::LinearPart> parts = {router,
                                                           {.weight = shared.share, .y = a.share}};
     ops::Linear(stream, h, parts);
   } else {
     ops::Linear(stream, h, {&router, 1});
   }
-  ops::Route(stream, a.logits, config.normalized, routing, block.joined ? a.share : MatrixView(),
-             config.own);
+  ops::Route(stream, a.logits,
+             {.sigmoid = config.sigmoid,
+              .normalized = config.normalized,
+              .scale = config.scale,
+              .correction = block.correction},
+             routing, block.joined ? a.share : MatrixView(), config.own);
   ops::Experts(stream, h, routing, block.experts, function, a.scratch.data, x);
   if (config.shared == 0 || block.joined) return;
   ops::GatedLinear(stream, h, {.weight = shared.gate, .y = a.shared_gate},
                    {.weight = shared.up, .y = a.shared_up}, function);
-  ops::SigmoidMul(stream, a.share, a.shared_gate);
+  if (config.gates_shared()) ops::SigmoidMul(stream, a.share, a.shared_gate);
   ops::Linear(stream, a.shared_gate, shared.down, nullptr, x, ops::Epilogue::kAdd);
 }
 

@@ -13,13 +13,15 @@ namespace litecache::model {
 
 // The expert that all rows of a layer use.
 struct SharedExpert {
-  MatrixView share;  // [1, hidden]: a row's share of it is the sigmoid of their product
+  // [1, hidden]: a row's share of it is the sigmoid of their product; empty: all is.
+  MatrixView share;
   MatrixView gate, up, down;
 };
 
 struct ExpertBlock {
   MatrixView router;                   // [experts, hidden]
   const float* router_bias = nullptr;  // [experts]
+  const float* correction = nullptr;   // [experts]
   ops::ExpertLayer experts;
   // Where config.shared is not 0. joined: its three matrices are the last of `experts`, which saves
   // a step on a GPU three kernels; their shapes and types allow it.

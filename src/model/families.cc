@@ -8,11 +8,11 @@ namespace litecache::model {
 
 std::span<const FamilySpec> Families() {
   static const std::vector<FamilySpec> kFamilies = {
-      kLlamaSpec,   kMistralSpec,    kMinistralSpec, kMinistral3Spec, kQwen2Spec,
-      kQwen3Spec,   kOlmo2Spec,      kPhi3Spec,      kSmolLm3Spec,    kGlm4Spec,
-      kGraniteSpec, kOlmo3Spec,      kGemma3Spec,    kQwen2MoeSpec,   kQwen3MoeSpec,
-      kQwen3_5Spec, kQwen3_5MoeSpec, kQwen3NextSpec, kOlmoeSpec,      kMixtralSpec,
-      kGptOssSpec,  kSeedOssSpec,    kErnieSpec,     kExaone4Spec,    kOptSpec};
+      kLlamaSpec,   kMistralSpec,  kMinistralSpec, kMinistral3Spec, kQwen2Spec,      kQwen3Spec,
+      kOlmo2Spec,   kPhi3Spec,     kSmolLm3Spec,   kGlm4Spec,       kGraniteSpec,    kOlmo3Spec,
+      kGemma3Spec,  kQwen2MoeSpec, kQwen3MoeSpec,  kQwen3_5Spec,    kQwen3_5MoeSpec, kQwen3NextSpec,
+      kOlmoeSpec,   kMixtralSpec,  kGptOssSpec,    kSeedOssSpec,    kErnieSpec,      kErnieMoeSpec,
+      kExaone4Spec, kGlm4MoeSpec,  kMiniMaxM2Spec, kOptSpec};
   return kFamilies;
 }
 
@@ -71,6 +71,12 @@ std::string_view Name(Family family) {
       return "seed_oss";
     case Family::kErnie:
       return "ernie4_5";
+    case Family::kErnieMoe:
+      return "ernie4_5_moe";
+    case Family::kGlm4Moe:
+      return "glm4_moe";
+    case Family::kMiniMaxM2:
+      return "minimax_m2";
     case Family::kExaone4:
       return "exaone4";
     case Family::kOpt:

@@ -49,6 +49,9 @@ extern const FamilySpec kMixtralSpec;     // llama.cc
 extern const FamilySpec kGptOssSpec;      // gpt_oss.cc
 extern const FamilySpec kSeedOssSpec;     // seed_oss.cc
 extern const FamilySpec kErnieSpec;       // ernie4_5.cc
+extern const FamilySpec kErnieMoeSpec;    // ernie4_5.cc
+extern const FamilySpec kGlm4MoeSpec;     // glm4.cc
+extern const FamilySpec kMiniMaxM2Spec;   // minimax_m2.cc
 extern const FamilySpec kExaone4Spec;     // exaone4.cc
 extern const FamilySpec kOptSpec;         // opt.cc
 

@@ -1,5 +1,5 @@
 // GLM-4 (0414): norms before and after the blocks, and RoPE on neighbouring dimensions of half a
-// head.
+// head. GLM-4.5 to 4.7: experts that a sigmoid's scores and a correction choose.
 #include "model/config_fields.h"
 #include "model/families.h"
 #include "model/transformer.h"
@@ -19,8 +19,31 @@ void ParseGlm4(const io::JsonFields& fields, ModelConfig& config) {
   config.attention_bias = fields.Bool("attention_bias").value_or(false);
 }
 
+void ParseGlm4Moe(const io::JsonFields& fields, ModelConfig& config) {
+  ParseRmsFamily(fields, config, /*default_head_dim=*/0, /*default_rotary_share=*/0.5);
+  config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(1e-5);
+  config.qk_norm = fields.Bool("use_qk_norm").value_or(false);
+  config.attention_bias = fields.Bool("attention_bias").value_or(false);
+  for (const char* groups : {"n_group", "topk_group"}) {
+    if (fields.Int(groups, 1, kMaxLayers).value_or(1) != 1) {
+      fields.Refuse(groups, "experts are chosen among all, in one group");
+    }
+  }
+  ExpertConfig& experts = config.experts;
+  experts = ParseExperts(fields, "n_routed_experts", "moe_intermediate_size");
+  experts.sigmoid = true;
+  experts.normalized = fields.Bool("norm_topk_prob").value_or(true);
+  experts.scale = static_cast<float>(fields.Number("routed_scaling_factor", 0, 1e6).value_or(1));
+  experts.correction = "gate.e_score_correction_bias";
+  ParseSharedExperts(fields, "n_shared_experts", &experts);
+  const int64_t dense = fields.Int("first_k_dense_replace", 0, kMaxLayers).value_or(1);
+  for (int64_t layer = 0; layer < config.layers; ++layer) experts.dense.push_back(layer < dense);
+}
+
 }  // namespace
 
+const FamilySpec kGlm4MoeSpec = {Family::kGlm4Moe, "Glm4MoeForCausalLM", ParseGlm4Moe,
+                                 BuildTransformer};
 const FamilySpec kGlm4Spec = {Family::kGlm4, "Glm4ForCausalLM", ParseGlm4, BuildTransformer};
 
 }  // namespace litecache::model

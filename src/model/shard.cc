@@ -207,7 +207,7 @@ TensorPart PartOf(const ModelConfig& config, const std::string& name, int64_t ro
   const std::string_view module = ModuleOf(name);
   const bool expert = name.find(".experts.") != name.npos;
   if (expert && config.experts.own.count > 0) return part;
-  const bool shared = name.find(".shared_expert.") != name.npos;
+  const bool shared = name.find("." + whole.experts.shared_module + ".") != name.npos;
   const int64_t intermediate = expert   ? whole.experts.intermediate
                                : shared ? whole.experts.shared
                                         : whole.intermediate;

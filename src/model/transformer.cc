@@ -419,6 +419,12 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
 
 std::unique_ptr<Decoder> BuildTransformer(Device& device, const ModelConfig& config,
                                           std::unique_ptr<WeightStore> weights) {
+  const ExpertConfig& experts = config.experts;
+  if (device.type() == DeviceType::kCuda &&
+      (experts.sigmoid || experts.scale != 1 || !experts.correction.empty())) {
+    throw Unsupported("{}: rows of its router are scored on CPUs only: use --device cpu",
+                      config.architecture);
+  }
   return std::make_unique<TransformerDecoder>(device, config, std::move(weights));
 }
 

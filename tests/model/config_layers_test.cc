@@ -35,7 +35,7 @@ TEST(ConfigTest, DescribesWhatLayersAreMadeOf) {
   EXPECT_TRUE(glm4.rotary_neighbours && glm4.fused_gate_up && !glm4.fused_qkv);
   EXPECT_EQ(glm4.parameters() - llama.parameters(), 8 * 2 * 4096);
 
-  const ModelConfig seed = Parse(OfFamily("SeedOssForCausalLM"));
+  const ModelConfig seed = Parse(Without(OfFamily("SeedOssForCausalLM"), "attention_bias"));
   EXPECT_TRUE(seed.attention_bias && !seed.attention_output_bias && !seed.mlp_bias);
   EXPECT_EQ(seed.parameters() - llama.parameters(), 8 * (seed.q_width() + 2 * seed.kv_width()));
 
@@ -119,6 +119,60 @@ TEST(ConfigTest, Exaone4) {
   // Windows that no context is longer than leave RoPE as it is.
   config["sliding_window"] = 1 << 24;
   EXPECT_TRUE(Parse(config).uniform() && !Parse(config).rotates(0) && Parse(config).rotates(1));
+}
+
+TEST(ConfigTest, CorrectedRouters) {
+  const auto with = [](json config, const json& fields) {
+    config.update(fields);
+    return config;
+  };
+  // GLM-4.5-Air's fields of experts.
+  const json air = with(OfFamily("Glm4MoeForCausalLM"), {{"n_routed_experts", 128},
+                                                         {"num_experts_per_tok", 8},
+                                                         {"moe_intermediate_size", 1408},
+                                                         {"n_shared_experts", 1},
+                                                         {"first_k_dense_replace", 1},
+                                                         {"n_group", 1},
+                                                         {"topk_group", 1},
+                                                         {"norm_topk_prob", true},
+                                                         {"routed_scaling_factor", 2.5},
+                                                         {"use_qk_norm", false},
+                                                         {"attention_bias", true}});
+  const ModelConfig glm = Parse(air);
+  EXPECT_TRUE(glm.experts.sigmoid && glm.experts.normalized && !glm.experts.gates_shared());
+  EXPECT_EQ(glm.experts.scale, 2.5f);
+  EXPECT_EQ(glm.experts.shared, 1408);
+  EXPECT_EQ(glm.rotated(), glm.head_dim / 2);
+  EXPECT_TRUE(!glm.has_experts(0) && glm.has_experts(1));
+  EXPECT_ERROR(Parse(With(air, "n_group", 8)), Unsupported, "n_group");
+  EXPECT_ERROR(Parse(With(air, "n_shared_experts", -1)), FileError, "n_shared_experts");
+
+  const json ernie = with(OfFamily("Ernie4_5_MoeForCausalLM"), {{"moe_num_experts", 64},
+                                                                {"moe_k", 6},
+                                                                {"moe_intermediate_size", 1536},
+                                                                {"moe_num_shared_experts", 2},
+                                                                {"moe_layer_start_index", 1},
+                                                                {"moe_layer_end_index", 6},
+                                                                {"moe_layer_interval", 1}});
+  const ModelConfig a3b = Parse(ernie);
+  EXPECT_TRUE(!a3b.experts.sigmoid && a3b.experts.normalized);
+  EXPECT_EQ(a3b.experts.shared, 2 * 1536);
+  for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(a3b.has_experts(i), i >= 1 && i <= 6) << i;
+  EXPECT_TRUE(Parse(With(ernie, "moe_layer_end_index", -1)).has_experts(7));
+  EXPECT_ERROR(Parse(With(ernie, "use_bias", true)), Unsupported, "use_bias");
+  EXPECT_ERROR(Parse(With(ernie, "moe_k", 65)), FileError, "moe_k");
+
+  const json minimax =
+      with(OfFamily("MiniMaxM2ForCausalLM"), {{"num_local_experts", 16},
+                                              {"num_experts_per_tok", 8},
+                                              {"intermediate_size", 1536},
+                                              {"rotary_dim", 64},
+                                              {"attn_type_list", json::array({1, 1, 1, 1})}});
+  const ModelConfig m2 = Parse(minimax);
+  EXPECT_TRUE(m2.wide_qk_norm && m2.experts.sigmoid && m2.experts.shared == 0);
+  EXPECT_EQ(m2.rotated(), 64);
+  EXPECT_ERROR(Parse(With(minimax, "attn_type_list", json::array({1, 0}))), Unsupported,
+               "attn_type_list");
 }
 
 TEST(ConfigTest, Mistral3) {

@@ -1,5 +1,8 @@
+#include <cmath>
 #include <cstring>
 #include <limits>
+#include <numeric>
+#include <set>
 
 #include "device/machine.h"
 #include "ops/experts_testing.h"
@@ -35,7 +38,7 @@ TEST_F(ExpertsTest, RoutesToTheLargestLogits) {
       share.Set(0, 0, -200);
       const auto count = static_cast<size_t>(rows * sent);
       const Routing routing{Poisoned<int32_t>(count), Poisoned<float>(count), rows, sent};
-      Route(*stream_, OnDevice(logits), normalized, routing,
+      Route(*stream_, OnDevice(logits), {.normalized = normalized}, routing,
             shared ? OnDevice(share) : MatrixView());
       const std::vector<int32_t> got = Download(routing.experts, count);
       const std::vector<float> weights = Download(routing.weights, count);
@@ -45,7 +48,7 @@ TEST_F(ExpertsTest, RoutesToTheLargestLogits) {
         all.weights = weights;
         for (const ExpertRange& range : Ranges({rows, 0, 0, experts, active})) {
           const Routing part{Poisoned<int32_t>(count), Poisoned<float>(count), rows, sent};
-          Route(*stream_, OnDevice(logits), normalized, part, {}, range);
+          Route(*stream_, OnDevice(logits), {.normalized = normalized}, part, {}, range);
           const RandomRouting here = all.Here(range, active);
           EXPECT_EQ(Download(part.experts, count), here.experts);
           EXPECT_EQ(Download(part.weights, count), here.weights);
@@ -74,6 +77,67 @@ TEST_F(ExpertsTest, RoutesToTheLargestLogits) {
         const double weight = 1 / (1 + std::exp(-static_cast<double>(share.At(row, 0))));
         ASSERT_EQ(got[last], experts);
         EXPECT_NEAR(weights[last], weight, 1e-6 * weight + 1e-38) << "row " << row;
+      }
+    }
+  }
+}
+
+// Routers of which GPUs have no kernel.
+TEST_F(ExpertsTest, ScoresAreCorrectedAndScaled) {
+  if (stream_->device_type() != DeviceType::kCpu) GTEST_SKIP() << "on CPUs only";
+  for (const auto& [rows, experts, active] :
+       {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {40, 9, 3}, {17, 256, 8}, {3, 64, 64}}) {
+    for (int kind = 0; kind < 16; ++kind) {
+      const bool sigmoid = (kind & 1) != 0, normalized = (kind & 2) != 0;
+      const bool corrected = (kind & 4) != 0;
+      const float scale = (kind & 8) != 0 ? 2.5f : 1.0f;
+      SCOPED_TRACE(fmt::format("{} rows, {} of {} experts, sigmoid {}, normalized {}, corrected {}",
+                               rows, active, experts, sigmoid, normalized, corrected));
+      const Matrix logits = Matrix::Normal(random_, DType::kF32, rows, experts, 1, 3.0f);
+      std::vector<float> correction;
+      for (int64_t i = 0; i < experts; ++i) {
+        correction.push_back(corrected ? 0.4f * static_cast<float>(random_.Normal()) : 0.0f);
+      }
+      const auto count = static_cast<size_t>(rows * active);
+      const Routing routing{Poisoned<int32_t>(count), Poisoned<float>(count), rows, active};
+      Route(*stream_, OnDevice(logits),
+            {.sigmoid = sigmoid,
+             .normalized = normalized,
+             .scale = scale,
+             .correction = corrected ? correction.data() : nullptr},
+            routing);
+      for (int64_t row = 0; row < rows; ++row) {
+        std::vector<double> scores;
+        for (int64_t i = 0; i < experts; ++i) {
+          const double x = logits.At(row, i);
+          scores.push_back(sigmoid ? 1 / (1 + std::exp(-x)) : std::exp(x));
+        }
+        const double all = std::accumulate(scores.begin(), scores.end(), 0.0);
+        if (!sigmoid) {
+          for (double& score : scores) score /= all;
+        }
+        const auto rank = [&](int64_t i) {
+          return scores[static_cast<size_t>(i)] +
+                 static_cast<double>(correction[static_cast<size_t>(i)]);
+        };
+        double sum = 0, least = HUGE_VAL;
+        std::set<int32_t> chosen;
+        for (int64_t i = row * active; i < (row + 1) * active; ++i) {
+          const int32_t expert = routing.experts[i];
+          ASSERT_TRUE(expert >= 0 && expert < experts && chosen.insert(expert).second);
+          EXPECT_LE(rank(expert), least + 1e-6);  // by descending rank
+          least = std::min(least, rank(expert));
+          sum += scores[static_cast<size_t>(expert)];
+        }
+        for (int32_t i = 0; i < experts; ++i) {
+          if (chosen.contains(i)) continue;
+          EXPECT_LE(rank(i), least + 1e-6);
+        }
+        for (int64_t i = row * active; i < (row + 1) * active; ++i) {
+          const double score = scores[static_cast<size_t>(routing.experts[i])];
+          const double weight = static_cast<double>(scale) * score / (normalized ? sum : 1);
+          EXPECT_NEAR(static_cast<double>(routing.weights[i]), weight, 1e-5 * weight);
+        }
       }
     }
   }

@@ -31,7 +31,7 @@ void CheckShapes(const MatrixView& x, const Routing& routing, const ExpertLayer&
 
 }  // namespace
 
-void Route(Stream& stream, const MatrixView& logits, bool normalized, const Routing& routing,
+void Route(Stream& stream, const MatrixView& logits, const Router& router, const Routing& routing,
            const MatrixView& share, const ExpertRange& own) {
   const int64_t shared = share.rows > 0 ? 1 : 0, routed = routing.active - shared;
   LC_CHECK(logits.dtype == DType::kF32 && logits.rows == routing.rows && logits.cols >= 1 &&
@@ -49,10 +49,11 @@ void Route(Stream& stream, const MatrixView& logits, bool normalized, const Rout
   const SectionScope section(stream, Section::kProducts);
   if constexpr (cuda::kAvailable) {
     if (cuda::RunsHere(stream)) {
-      return cuda::Route(stream, logits, normalized, routing, share, here);
+      LC_CHECK(router.plain());
+      return cuda::Route(stream, logits, router.normalized, routing, share, here);
     }
   }
-  cpu::Route(logits, normalized, routing, share, here);
+  cpu::Route(logits, router, routing, share, here);
 }
 
 uint64_t ExpertScratchBytes(DeviceType device, const ExpertLayer& layer, int64_t rows,

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <span>
 #include <vector>
 
 #include "device/cpu/cpu_device.h"
@@ -64,32 +65,59 @@ void ForEachRow(ThreadPool& pool, const std::vector<Sent>& rows, int64_t cols, c
                    });
 }
 
+// A row's scores, of which softmax's have yet to be divided by their sum.
+void Score(const float* logits, const Router& router, std::span<float> scores) {
+  const float most = *std::max_element(logits, logits + scores.size());
+  for (size_t i = 0; i < scores.size(); ++i) {
+    scores[i] = router.sigmoid ? 1 / (1 + std::exp(-logits[i])) : std::exp(logits[i] - most);
+  }
+}
+
+// By what a row's experts are chosen: logits are in the same order as their scores, and differ
+// where scores round to 0.
+void Rank(const float* logits, const Router& router, std::span<const float> scores,
+          std::span<float> ranks) {
+  if (router.correction == nullptr) {
+    std::copy_n(logits, scores.size(), ranks.begin());
+    return;
+  }
+  const float sum = router.sigmoid ? 1 : std::accumulate(scores.begin(), scores.end(), 0.0f);
+  for (size_t i = 0; i < scores.size(); ++i) ranks[i] = scores[i] / sum + router.correction[i];
+}
+
 }  // namespace
 
-void Route(const MatrixView& logits, bool normalized, const Routing& routing,
+void Route(const MatrixView& logits, const Router& router, const Routing& routing,
            const MatrixView& share, const ExpertRange& own) {
   const int64_t routed = routing.active - (share.rows > 0 ? 1 : 0);
+  const auto count = static_cast<size_t>(logits.cols);
   std::array<int32_t, kMostExperts> order;
-  const auto experts = std::span(order).first(static_cast<size_t>(logits.cols));
+  std::array<float, kMostExperts> scores, ranks;
+  const auto experts = std::span(order).first(count);
   for (int64_t row = 0; row < routing.rows; ++row) {
     const float* const logit = logits.Row<float>(row);
+    Score(logit, router, std::span(scores).first(count));
+    Rank(logit, router, std::span(scores).first(count), std::span(ranks).first(count));
+    const auto rank = [&](int32_t expert) { return ranks[static_cast<size_t>(expert)]; };
+    const auto score = [&](int32_t expert) { return scores[static_cast<size_t>(expert)]; };
     std::iota(experts.begin(), experts.end(), 0);
     std::partial_sort(
         experts.begin(), experts.begin() + routed, experts.end(),
-        [&](int32_t a, int32_t b) { return logit[a] != logit[b] ? logit[a] > logit[b] : a < b; });
-    const float most = logit[experts[0]];
+        [&](int32_t a, int32_t b) { return rank(a) != rank(b) ? rank(a) > rank(b) : a < b; });
     int32_t* const chosen = routing.experts + row * routing.active;
     float* const weights = routing.weights + row * routing.active;
     float sum = 0;
-    for (int64_t i = 0; i < (normalized ? routed : logits.cols); ++i) {
-      sum += std::exp(logit[experts[static_cast<size_t>(i)]] - most);
+    for (const int32_t expert :
+         router.normalized ? experts.first(static_cast<size_t>(routed)) : experts) {
+      sum += score(expert);
     }
+    if (router.sigmoid && !router.normalized) sum = 1;
     int64_t here = 0;
     for (int64_t i = 0; i < routed; ++i) {
       const int32_t expert = experts[static_cast<size_t>(i)];
       if (expert < own.first || expert >= own.first + own.count) continue;
       chosen[here] = static_cast<int32_t>(expert - own.first);
-      weights[here++] = std::exp(logit[expert] - most) / sum;
+      weights[here++] = router.scale * score(expert) / sum;
     }
     for (; here < routed; ++here) {
       chosen[here] = Routing::kElsewhere;
