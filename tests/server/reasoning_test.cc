@@ -27,12 +27,12 @@ struct Split {
 };
 
 Split Parse(Thinking thinking, const std::string& answer, size_t longest, std::mt19937_64& random,
-            bool tools = false) {
+            bool tools = false, const server::ThinkTags& tags = {}) {
   std::unique_ptr<ToolCallParser> calls;
   if (tools) {
     calls = std::make_unique<ToolCallParser>(ToolFormat::kHermes, std::set<std::string>{"f"}, 10);
   }
-  AnswerParser parser(std::make_unique<server::TaggedAnswer>(thinking, std::move(calls)));
+  AnswerParser parser(std::make_unique<server::TaggedAnswer>(thinking, tags, std::move(calls)));
   std::vector<ToolEvent> events;
   for (size_t at = 0; at < answer.size();) {
     const size_t size = 1 + random() % longest;
@@ -75,6 +75,18 @@ TEST(Reasoning, IsSplitFromTheAnswerInAllPieces) {
   expect(maybe, "\n<think>\n\n</think>\n\nHi", {"", "Hi", ""});
   expect(maybe, "<thi", {"", "<thi", ""});
   expect(none, "<think>a</think>b", {"", "<think>a</think>b", ""});
+  // Other tags, of which those before are text.
+  for (const auto& [open_tag, text] :
+       {std::pair("<seed:think>", "<seed:think>Hm, </think>\n</seed:think>Yes"),
+        {"[THINK]", "[THINK]Hm, </think>[/THINK]\nYes"}}) {
+    const server::ThinkTags tags = server::ThinkTagsOf(std::string("...") + open_tag + "...");
+    EXPECT_EQ(tags.open, open_tag);
+    for (size_t longest : {1, 4, 100}) {
+      EXPECT_EQ(Parse(maybe, text, longest, random, false, tags),
+                (Split{"Hm, </think>", "Yes", ""}));
+    }
+  }
+  EXPECT_EQ(server::ThinkTagsOf("no thoughts").open, "<think>");
   // A call that is only thought of is none.
   const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
   EXPECT_EQ(Parse(maybe, "<think>" + call + "</think>So: " + call, 3, random, true),
@@ -93,6 +105,10 @@ TEST(Reasoning, ThePromptTellsHowAnAnswerBegins) {
   EXPECT_EQ(detect(knows, "Hi<think>\n"), Thinking::kOpen);
   EXPECT_EQ(detect("plain", "Hi<think>"), Thinking::kOpen);
   EXPECT_EQ(detect(knows, "Hi<think>\n\n</think>\n\n"), Thinking::kNone);
+  const std::string seed = "... <seed:think> ...";
+  EXPECT_EQ(detect(seed, "Hi"), Thinking::kMaybe);
+  EXPECT_EQ(detect(seed, "Hi<seed:think>"), Thinking::kOpen);
+  EXPECT_EQ(detect(seed, "Hi<think>"), Thinking::kMaybe);
 }
 
 // Thoughts, text and a call, as the format of an API writes them.

@@ -31,8 +31,8 @@ class AnswerParts {
 class TaggedAnswer final : public AnswerParts {
  public:
   // calls: null where there are no functions.
-  TaggedAnswer(Thinking thinking, std::unique_ptr<CallParser> calls)
-      : thoughts_(thinking), calls_(std::move(calls)) {}
+  TaggedAnswer(Thinking thinking, const ThinkTags& tags, std::unique_ptr<CallParser> calls)
+      : thoughts_(thinking, tags), calls_(std::move(calls)) {}
 
   void Add(std::string_view piece, std::vector<ToolEvent>* events) override {
     std::vector<ToolEvent> parts;

@@ -1,4 +1,4 @@
-// What a model thinks before it answers: <think>...</think> in its text.
+// What a model thinks before it answers: <think>...</think> in its text, or other tags.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,18 @@
 
 namespace litecache::server {
 
-inline constexpr std::string_view kThinkTag = "<think>";
-inline constexpr std::string_view kThinkEndTag = "</think>";
+struct ThinkTags {
+  std::string_view open = "<think>", close = "</think>";
+};
+
+// Those that the template has: <think>, <seed:think> (Seed-OSS) or [THINK] (Magistral, Ministral).
+ThinkTags ThinkTagsOf(std::string_view chat_template);
 
 // How an answer begins.
 enum class Thinking {
   kNone,   // with the answer: the template knows no thoughts, or its prompt has ended them
-  kMaybe,  // with <think> where the model thinks
-  kOpen,   // with thoughts: the prompt has ended with <think>
+  kMaybe,  // with the opening tag where the model thinks
+  kOpen,   // with thoughts: the prompt has ended with the opening tag
 };
 
 // By the template's text and the prompt made with it.
@@ -30,8 +34,9 @@ Thinking DetectThinking(std::string_view chat_template, std::span<const int32_t>
 // them that the tags leave. Text comes out as soon as it cannot be the beginning of a tag.
 class ThoughtSplitter {
  public:
-  explicit ThoughtSplitter(Thinking thinking)
-      : state_(thinking == Thinking::kNone    ? kAnswer
+  ThoughtSplitter(Thinking thinking, const ThinkTags& tags)
+      : tags_(tags),
+        state_(thinking == Thinking::kNone    ? kAnswer
                : thinking == Thinking::kMaybe ? kBegin
                                               : kThoughts) {}
 
@@ -45,7 +50,9 @@ class ThoughtSplitter {
 
  private:
   bool Advance(bool last, std::vector<ToolEvent>* events);
+  size_t Certain(std::string_view text) const;
 
+  ThinkTags tags_;
   enum { kBegin, kThoughts, kBehind, kAnswer } state_;
   bool said_ = false;    // some of the thoughts
   std::string pending_;  // not given out

@@ -142,7 +142,7 @@ AnswerParser ToolUse::Parser() const {
   } else if (active()) {
     calls = std::make_unique<ToolCallParser>(format, Names(), most);
   }
-  return AnswerParser(std::make_unique<TaggedAnswer>(thinking, std::move(calls)));
+  return AnswerParser(std::make_unique<TaggedAnswer>(thinking, think_tags, std::move(calls)));
 }
 
 ToolUse ReadTools(Fields& fields, bool flat) {
@@ -239,13 +239,18 @@ void ApplyThinking(const ServedModel& model, const ChatPromptFields& prompt, Too
   }
   const auto& chat_template =
       prompt.chat_template ? *prompt.chat_template : model.chat->chat_template();
-  use->thinking = DetectThinking(chat_template.Source(!prompt.options.tools.is_null()),
-                                 request->prompt, model.tokenizer());
-  if (use->thinking == Thinking::kNone || !constrained) return;
+  const std::string& source = chat_template.Source(!prompt.options.tools.is_null());
+  const tokenizer::Tokenizer& tokenizer = model.tokenizer();
+  use->think_tags = ThinkTagsOf(source);
+  use->thinking = DetectThinking(source, request->prompt, tokenizer);
+  if (use->thinking == Thinking::kNone) return;
+  const auto close = tokenizer.TokenToId(use->think_tags.close);
+  if (close && tokenizer.IsSpecial(*close)) request->skip_special_tokens = false;
+  if (!constrained) return;
   request->constraint = model.grammars->AfterReasoning(
       *request->constraint,
-      {.open = std::string(use->thinking == Thinking::kMaybe ? kThinkTag : ""),
-       .close = std::string(kThinkEndTag)});
+      {.open = std::string(use->thinking == Thinking::kMaybe ? use->think_tags.open : ""),
+       .close = std::string(use->think_tags.close)});
 }
 
 }  // namespace litecache::server

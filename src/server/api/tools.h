@@ -26,6 +26,7 @@ struct ToolUse {
   std::shared_ptr<const CallTypes> types;  // with kXml
   // Set once the prompt is encoded.
   Thinking thinking = Thinking::kNone;
+  ThinkTags think_tags;
   std::string begun;  // BegunMessage(), with kHarmony
 
   // Whether answers are searched for calls.
