@@ -6,26 +6,24 @@
 namespace litecache::bench {
 namespace {
 
-// Numbers of weights in matrices, by part of the model.
-struct Matrices {
-  double kv = 0;           // K and V projections of a layer
-  double projections = 0;  // all of attention, kv included
-  double head = 0;         // logits
-};
+// Weights of the product that gives the logits.
+double HeadWeights(const model::ModelConfig& c) {
+  return static_cast<double>(c.vocab * (c.embedding_dim > 0 ? c.embedding_dim : c.hidden));
+}
 
-Matrices CountMatrices(const model::ModelConfig& c) {
-  const auto d = [](int64_t value) { return static_cast<double>(value); };
-  Matrices m;
-  m.kv = 2 * d(c.hidden) * d(c.kv_heads) * d(c.head_dim);
-  const double q_and_o = (c.output_gate ? 3 : 2) * d(c.hidden) * d(c.q_heads) * d(c.head_dim);
-  m.projections = m.kv + q_and_o;
-  m.head = d(c.vocab) * d(c.embedding_dim > 0 ? c.embedding_dim : c.hidden);
-  return m;
+// Weights of a layer's projections to keys and values.
+double RowWeights(const model::ModelConfig& c, int64_t layer) {
+  if (c.shares_rows(layer)) return 0;
+  const int64_t matrices = c.keys_as_values && !c.has_window(layer) ? 1 : 2;
+  return static_cast<double>(c.hidden * matrices * c.kv_width_of(layer));
 }
 
 // Weights that a row meets in a layer before its feed-forward block.
-double MixerWeights(const model::ModelConfig& c, const Matrices& m, int64_t layer) {
-  if (!c.is_recurrent(layer)) return m.projections;
+double MixerWeights(const model::ModelConfig& c, int64_t layer) {
+  if (!c.is_recurrent(layer)) {
+    const int64_t q_and_o = (c.output_gate ? 3 : 2) * c.q_width_of(layer);
+    return RowWeights(c, layer) + static_cast<double>(c.hidden * q_and_o);
+  }
   const ops::GatedDeltaShape& delta = c.delta;
   return static_cast<double>(c.hidden) *
          static_cast<double>(delta.channels() + 2 * delta.width() + 2 * delta.value_heads);
@@ -36,11 +34,13 @@ double StateFlops(const model::ModelConfig& c, int64_t layer) {
   return c.is_recurrent(layer) ? 7 * static_cast<double>(c.delta.width() * c.delta.key_dim) : 0;
 }
 
-// Weights that a row meets in a layer's feed-forward block: of experts, those that it is sent to.
+// Weights that a row meets in a layer's feed-forward block: of experts, those that it is sent to;
+// and for the layer's input of the token.
 double FeedForwardWeights(const model::ModelConfig& c, int64_t layer) {
   const auto hidden = static_cast<double>(c.hidden);
   if (!c.has_experts(layer)) {
-    return (c.family == model::Family::kOpt ? 2 : 3) * hidden * static_cast<double>(c.intermediate);
+    const int64_t matrices = c.family == model::Family::kOpt ? 2 : 3;
+    return hidden * static_cast<double>(matrices * c.intermediate_of(layer) + 3 * c.layer_input);
   }
   const model::ExpertConfig& e = c.experts;
   const int64_t shared = 3 * e.shared + (e.gates_shared() ? 1 : 0);
@@ -48,8 +48,8 @@ double FeedForwardWeights(const model::ModelConfig& c, int64_t layer) {
 }
 
 // One query row over `keys` keys in one layer: q.k and the weighted sum.
-double AttentionFlops(const model::ModelConfig& c, double keys) {
-  return 4 * static_cast<double>(c.q_heads * c.head_dim) * keys;
+double AttentionFlops(const model::ModelConfig& c, int64_t layer, double keys) {
+  return 4 * static_cast<double>(c.q_width_of(layer)) * keys;
 }
 
 // The keys that all tokens of a prompt attend in a layer.
@@ -63,43 +63,42 @@ double AttendedKeys(const model::ModelConfig& c, int64_t layer, int64_t tokens) 
 }  // namespace
 
 Cost PrefillCost(const model::ModelConfig& c, int64_t tokens, uint64_t weight_bytes) {
-  const Matrices m = CountMatrices(c);
   const auto n = static_cast<double>(tokens);
   // After the last layer's attention only the last token continues.
   const int64_t last = c.layers - 1;
-  double keys = AttendedKeys(c, last, tokens) - AttendedKeys(c, last, tokens - 1);
   double weights = 0, states = StateFlops(c, last) * n;  // weights: of all layers but the last
+  double attention =
+      AttentionFlops(c, last, AttendedKeys(c, last, tokens) - AttendedKeys(c, last, tokens - 1));
   for (int64_t layer = 0; layer < last; ++layer) {
-    keys += AttendedKeys(c, layer, tokens);
-    weights += MixerWeights(c, m, layer) + FeedForwardWeights(c, layer);
+    attention += AttentionFlops(c, layer, AttendedKeys(c, layer, tokens));
+    weights += MixerWeights(c, layer) + FeedForwardWeights(c, layer);
     states += StateFlops(c, layer) * n;
   }
   // What the other tokens still need of the last layer: their keys and values, or their inputs of
   // its state.
-  const double inputs =
-      c.is_recurrent(last) ? static_cast<double>(c.hidden * c.delta.channels()) : m.kv;
+  const double inputs = c.is_recurrent(last) ? static_cast<double>(c.hidden * c.delta.channels())
+                                             : RowWeights(c, last);
   Cost cost;
   cost.flops = 2 * weights * n + 2 * inputs * (n - 1) +
-               2 * (MixerWeights(c, m, last) + FeedForwardWeights(c, last)) +
-               AttentionFlops(c, keys) + states + 2 * m.head;
+               2 * (MixerWeights(c, last) + FeedForwardWeights(c, last)) + attention + states +
+               2 * HeadWeights(c);
   cost.bytes = static_cast<double>(weight_bytes);
   return cost;
 }
 
 Cost DecodeCost(const model::ModelConfig& c, int64_t batch, uint64_t weight_bytes,
                 uint64_t attended_bytes, uint64_t other_bytes, uint64_t kv_bytes_per_token) {
-  const Matrices m = CountMatrices(c);
   const auto b = static_cast<double>(batch);
   // Keys that a layer attends, over all sequences.
   const double keys = static_cast<double>(attended_bytes) / static_cast<double>(kv_bytes_per_token);
-  double weights = m.head, states = 0, attending = 0;
+  double weights = HeadWeights(c), states = 0, attention = 0;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
-    weights += MixerWeights(c, m, layer) + FeedForwardWeights(c, layer);
+    weights += MixerWeights(c, layer) + FeedForwardWeights(c, layer);
     states += StateFlops(c, layer);
-    attending += c.is_recurrent(layer) ? 0 : 1;
+    if (!c.is_recurrent(layer)) attention += AttentionFlops(c, layer, keys);
   }
   Cost cost;
-  cost.flops = b * (2 * weights + states) + attending * AttentionFlops(c, keys);
+  cost.flops = b * (2 * weights + states) + attention;
   cost.bytes = static_cast<double>(weight_bytes + attended_bytes + other_bytes);
   return cost;
 }

@@ -57,7 +57,8 @@ uint64_t ScratchBytes(const Parts& parts, const kv::CachePlan& cache_plan,
     return bytes;
   }
   const int64_t depth =
-      std::max({config.hidden, config.q_width(), config.delta.width(), config.intermediate,
+      std::max({config.hidden, config.q_width(), config.q_heads * config.window_head_dim,
+                config.delta.width(), config.intermediate, config.shared_intermediate,
                 config.experts.intermediate, config.experts.shared});
   return ops::LinearScratchBytes(rows, depth, threads) + cache;
 }

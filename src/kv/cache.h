@@ -43,6 +43,8 @@ struct Layout {
   // Sliding windows: layers [layers] that attend the last `window` tokens only, their own included.
   int64_t window = 0;
   std::vector<bool> windowed = {};  // empty: none
+  // Of these layers, if they have heads of their own; 0: as the others.
+  int64_t window_kv_heads = 0, window_head_dim = 0;
   // Layers [layers] that keep a state of this shape instead of rows.
   ops::GatedDeltaShape delta = {};
   std::vector<bool> recurrent = {};  // empty: none

@@ -62,7 +62,8 @@ nlohmann::json TextConfig(const nlohmann::json& document) {
   if (list->front() == "Gemma3ForConditionalGeneration") return GemmaTextConfig(document);
   if (list->front() == "Mistral3ForConditionalGeneration") return MistralTextConfig(document);
   for (const auto& [whole, text] :
-       {std::pair("Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"),
+       {std::pair("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM"),
+        {"Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"},
         {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"}}) {
     if (list->front() == whole) return InnerTextConfig(document, text);
   }
@@ -97,15 +98,23 @@ ModelConfig ParseConfig(const nlohmann::json& whole, const std::string& name) {
   return config;
 }
 
+// Weights of a layer's attention.
+int64_t CountAttention(const ModelConfig& c, int64_t layer) {
+  const int64_t q = c.q_width_of(layer);
+  const int64_t kv = c.shares_rows(layer) ? 0 : c.kv_width_of(layer);
+  const int64_t values = c.keys_as_values && !c.has_window(layer) ? 0 : kv;
+  int64_t total = c.hidden * ((c.output_gate ? 3 : 2) * q + kv + values);
+  if (c.attention_bias) total += q + kv + values;
+  if (c.attention_output_bias) total += c.hidden;
+  if (c.qk_norm) total += (kv > 0 ? 2 : 1) * c.head_dim_of(layer);
+  if (c.wide_qk_norm) total += q + kv;
+  if (c.attention_sinks) total += c.q_heads;
+  return total;
+}
+
 // Weights of a model of whose experts each layer has so many.
 int64_t CountParameters(const ModelConfig& c, int64_t experts) {
   const bool opt = c.family == Family::kOpt;
-  const int64_t attention_weights =
-      c.hidden * ((c.output_gate ? 3 : 2) * c.q_width() + 2 * c.kv_width());
-  const int64_t attention_biases =
-      (c.attention_bias ? c.q_width() + 2 * c.kv_width() : 0) +
-      (c.attention_output_bias ? c.hidden : 0) + (c.qk_norm ? 2 * c.head_dim : 0) +
-      (c.wide_qk_norm ? c.q_width() + c.kv_width() : 0) + (c.attention_sinks ? c.q_heads : 0);
   const int64_t mlp_matrices = opt ? 2 : 3;
   const int64_t mlp_biases = c.mlp_bias ? (mlp_matrices - 1) * c.intermediate + c.hidden : 0;
   const int64_t norm = opt ? 2 * c.hidden : c.hidden;  // LayerNorm has a bias as well as a weight
@@ -125,9 +134,15 @@ int64_t CountParameters(const ModelConfig& c, int64_t experts) {
                                 d.channels() * d.taps + 2 * d.value_heads + d.value_dim;
   int64_t total = c.layers * layer_norms * norm;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
-    total += c.is_recurrent(layer) ? delta_weights : attention_weights + attention_biases;
+    total += c.is_recurrent(layer) ? delta_weights : CountAttention(c, layer);
     total += c.has_experts(layer) ? experts * expert + (c.experts.count - experts) * router + shared
-                                  : mlp_matrices * c.hidden * c.intermediate + mlp_biases;
+                                  : mlp_matrices * c.hidden * c.intermediate_of(layer) + mlp_biases;
+  }
+  if (c.layer_scales) total += c.layers;
+  if (c.layer_input > 0) {
+    const int64_t inputs = c.layers * c.layer_input;
+    total += (c.layer_input_vocab + c.hidden) * inputs + c.layer_input;
+    total += 2 * c.hidden * inputs + c.layers * c.hidden;
   }
   total += c.vocab * c.embedding_dim * (c.tie_embeddings ? 1 : 2);
   if (c.final_norm) total += norm;
@@ -143,7 +158,15 @@ void ModelConfig::LimitContext(int64_t context) {
   rope.factors = rope.short_factors;
 }
 
+int64_t ModelConfig::rows_of(int64_t layer) const {
+  if (!shares_rows(layer)) return layer;
+  int64_t of = layers - shared_layers - 1;
+  while (of >= 0 && has_window(of) != has_window(layer)) --of;
+  return of;
+}
+
 void ModelConfig::KeepLayers(int64_t count) {
+  shared_layers = std::max<int64_t>(0, count - (layers - shared_layers));
   layers = count;
   for (std::vector<bool>* of_layers : {&unrotated, &windowed, &recurrent, &experts.dense}) {
     if (of_layers->empty()) continue;

@@ -30,7 +30,9 @@ enum class Family {
   kGlm4,
   kGranite,
   kOlmo3,
+  kGemma2,
   kGemma3,
+  kGemma4,
   kQwen2Moe,
   kQwen3Moe,
   kQwen3_5,
@@ -48,7 +50,7 @@ enum class Family {
   kOpt
 };
 
-enum class RopeScaling { kNone, kLinear, kLlama3, kYarn, kLongRope, kFactors };
+enum class RopeScaling { kNone, kLinear, kLlama3, kYarn, kLongRope, kFactors, kProportional };
 
 // RoPE parameters, from `rope_scaling` or the newer `rope_parameters`; all are resolved, so that
 // frequencies can be computed without the rest of the config.
@@ -72,6 +74,7 @@ struct RopeConfig {
   std::vector<float> factors;
   // kLongRope: the divisors where no position is beyond original_context.
   std::vector<float> short_factors;
+  double rotated_share = 1;  // kProportional: of a head's pairs, the first; the others stay
   // A query at position p is times 1 + query_growth * log(1 + floor(p / original_context)).
   double query_growth = 0;
 };
@@ -159,10 +162,22 @@ struct ModelConfig {
   bool rotary_neighbours = false;         // pairs (2 i, 2 i + 1) instead of (i, i + half)
   std::vector<bool> unrotated;            // [layers]: layers without RoPE; empty: none
   std::optional<double> attention_scale;  // of q.k; none: head_dim ^ -0.5
+  double attention_cap = 0;               // of scores (ops/attention/softmax.h); 0: none
   // Sliding windows: layers [layers] that attend the last `window` tokens only; empty: none.
   int64_t window = 0;
   std::vector<bool> windowed;
-  bool output_gate = false;  // of attention: sigmoid, by rows of q_proj behind each head's own
+  // Of these layers, if they have heads of their own; 0: as the others.
+  int64_t window_kv_heads = 0, window_head_dim = 0;
+  // The last layers attend the keys and values of the last layer before them of their kind.
+  int64_t shared_layers = 0;
+  int64_t shared_intermediate = 0;  // of these layers; 0: as the others
+  bool keys_as_values = false;      // values of layers without a window are their keys, not normed
+  bool value_norm = false;          // a norm of each head's value, without weights
+  // Each layer gets a vector of this width of each token, from an embedding of its own; 0: none.
+  int64_t layer_input = 0;
+  int64_t layer_input_vocab = 0;
+  bool layer_scales = false;  // the residual stream behind each layer is times a number
+  bool output_gate = false;   // of attention: sigmoid, by rows of q_proj behind each head's own
   // Layers [layers] with a Gated DeltaNet of this shape instead of attention; empty: none.
   ops::GatedDeltaShape delta;
   std::vector<bool> recurrent;
@@ -174,6 +189,7 @@ struct ModelConfig {
   double embedding_scale = 1;
   double residual_scale = 1;  // of what a block adds to the residual stream
   double logit_scale = 1;
+  double logit_cap = 0;  // logits become cap tanh(logit / cap); 0: none
   // OPT
   int64_t embedding_dim = 0;  // word_embed_proj_dim; equals hidden unless a projection follows
   bool norm_before = true;    // do_layer_norm_before
@@ -201,11 +217,38 @@ struct ModelConfig {
     return experts.count > 0 &&
            (experts.dense.empty() || !experts.dense[static_cast<size_t>(layer)]);
   }
+  // Of the layers that attend the whole context, and of all layers where windows have no heads of
+  // their own.
   int64_t q_width() const { return q_heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }
   int64_t group() const { return q_heads / kv_heads; }
+  int64_t head_dim_of(int64_t layer) const {
+    return window_head_dim > 0 && has_window(layer) ? window_head_dim : head_dim;
+  }
+  int64_t kv_heads_of(int64_t layer) const {
+    return window_kv_heads > 0 && has_window(layer) ? window_kv_heads : kv_heads;
+  }
+  int64_t q_width_of(int64_t layer) const { return q_heads * head_dim_of(layer); }
+  int64_t kv_width_of(int64_t layer) const { return kv_heads_of(layer) * head_dim_of(layer); }
+  int64_t intermediate_of(int64_t layer) const {
+    return shared_intermediate > 0 && shares_rows(layer) ? shared_intermediate : intermediate;
+  }
+  bool shares_rows(int64_t layer) const { return layer >= layers - shared_layers; }
+  // The layer whose keys and values a layer attends, its own or another's; -1: there is none.
+  int64_t rows_of(int64_t layer) const;
   kv::Layout kv_layout(DType dtype) const {
-    return {layers, q_heads, kv_heads, head_dim, dtype, hidden, window, windowed, delta, recurrent};
+    return {.layers = layers,
+            .q_heads = q_heads,
+            .kv_heads = kv_heads,
+            .head_dim = head_dim,
+            .dtype = dtype,
+            .hidden = hidden,
+            .window = window,
+            .windowed = windowed,
+            .window_kv_heads = window_kv_heads,
+            .window_head_dim = window_head_dim,
+            .delta = delta,
+            .recurrent = recurrent};
   }
   // Chooses what a model is that never has more than `context` tokens: longrope's factors.
   void LimitContext(int64_t context);

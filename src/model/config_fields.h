@@ -83,7 +83,9 @@ RopeConfig ParseWindowRope(const io::JsonFields& fields, int64_t max_positions,
 // The object `text_config` of a model with images, completed by what stands beside it, as the
 // config of `architecture`; the document itself if there is no such object.
 nlohmann::json InnerTextConfig(const nlohmann::json& document, const char* architecture);
-// The config of the language model in that of Gemma 3 with images (gemma3.cc).
+// What all Gemma models have in common (gemma.cc).
+void ParseGemma(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim);
+// The config of the language model in that of Gemma 3 with images (gemma.cc).
 nlohmann::json GemmaTextConfig(const nlohmann::json& document);
 
 // The config of the language model in that of Mistral's models with images (llama.cc).

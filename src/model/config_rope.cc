@@ -123,11 +123,17 @@ RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions,
              (type == "yarn" && parameters->Has("long_factor"))) {  // old names
     rope.scaling = RopeScaling::kLongRope;
     ParseLongRope(*parameters, max_positions, rope);
+  } else if (type == "proportional" && !layer_type.empty()) {
+    rope.original_context = 0;
+    rope.scaling = RopeScaling::kProportional;
+    rope.factor = Positive(*parameters, "factor", kMaxFactor, 1);
+    rope.rotated_share = parameters->Number("partial_rotary_factor", 0, 1).value_or(1);
   } else if (type == "yarn") {
     rope.scaling = RopeScaling::kYarn;
     ParseYarn(*parameters, max_positions, rope);
   } else {
-    parameters->Refuse(type_key, "default, linear, llama3, yarn and longrope are supported");
+    parameters->Refuse(type_key,
+                       "default, linear, llama3, yarn, longrope and proportional are supported");
   }
   return rope;
 }

@@ -8,11 +8,12 @@ namespace litecache::model {
 
 std::span<const FamilySpec> Families() {
   static const std::vector<FamilySpec> kFamilies = {
-      kLlamaSpec,   kMistralSpec,  kMinistralSpec, kMinistral3Spec, kQwen2Spec,      kQwen3Spec,
-      kOlmo2Spec,   kPhi3Spec,     kSmolLm3Spec,   kGlm4Spec,       kGraniteSpec,    kOlmo3Spec,
-      kGemma3Spec,  kQwen2MoeSpec, kQwen3MoeSpec,  kQwen3_5Spec,    kQwen3_5MoeSpec, kQwen3NextSpec,
-      kOlmoeSpec,   kMixtralSpec,  kGptOssSpec,    kSeedOssSpec,    kErnieSpec,      kErnieMoeSpec,
-      kExaone4Spec, kGlm4MoeSpec,  kMiniMaxM2Spec, kOptSpec};
+      kLlamaSpec,    kMistralSpec,  kMinistralSpec, kMinistral3Spec, kQwen2Spec,
+      kQwen3Spec,    kOlmo2Spec,    kPhi3Spec,      kSmolLm3Spec,    kGlm4Spec,
+      kGraniteSpec,  kOlmo3Spec,    kGemma2Spec,    kGemma3Spec,     kGemma4Spec,
+      kQwen2MoeSpec, kQwen3MoeSpec, kQwen3_5Spec,   kQwen3_5MoeSpec, kQwen3NextSpec,
+      kOlmoeSpec,    kMixtralSpec,  kGptOssSpec,    kSeedOssSpec,    kErnieSpec,
+      kErnieMoeSpec, kExaone4Spec,  kGlm4MoeSpec,   kMiniMaxM2Spec,  kOptSpec};
   return kFamilies;
 }
 
@@ -21,6 +22,19 @@ const FamilySpec& SpecOf(Family family) {
     if (spec.family == family) return spec;
   }
   LC_CHECK(false, "no entry for family {}", static_cast<int>(family));
+}
+
+void CheckRunsOnGpu(const ModelConfig& config) {
+  const auto refuse = [&](const char* what) {
+    throw Unsupported("{}: {} have not been run on a GPU yet; use --device cpu",
+                      config.architecture, what);
+  };
+  if (config.attention_cap != 0 || config.logit_cap != 0) refuse("soft caps of logits");
+  if (config.window_head_dim != 0) refuse("heads of two sizes");
+  const ExpertConfig& experts = config.experts;
+  if (experts.sigmoid || experts.scale != 1 || !experts.correction.empty()) {
+    refuse("corrected scores of experts");
+  }
 }
 
 std::string_view Name(Family family) {
@@ -49,8 +63,12 @@ std::string_view Name(Family family) {
       return "granite";
     case Family::kOlmo3:
       return "olmo3";
+    case Family::kGemma2:
+      return "gemma2";
     case Family::kGemma3:
       return "gemma3_text";
+    case Family::kGemma4:
+      return "gemma4_text";
     case Family::kQwen2Moe:
       return "qwen2_moe";
     case Family::kQwen3Moe:

@@ -25,6 +25,8 @@ struct FamilySpec {
 
 std::span<const FamilySpec> Families();
 const FamilySpec& SpecOf(Family family);
+// Throws Unsupported for models that have not been run on a GPU.
+void CheckRunsOnGpu(const ModelConfig& config);
 
 extern const FamilySpec kLlamaSpec;       // llama.cc
 extern const FamilySpec kMistralSpec;     // llama.cc
@@ -38,7 +40,9 @@ extern const FamilySpec kSmolLm3Spec;     // smollm3.cc
 extern const FamilySpec kGlm4Spec;        // glm4.cc
 extern const FamilySpec kGraniteSpec;     // granite.cc
 extern const FamilySpec kOlmo3Spec;       // olmo2.cc
-extern const FamilySpec kGemma3Spec;      // gemma3.cc
+extern const FamilySpec kGemma2Spec;      // gemma.cc
+extern const FamilySpec kGemma3Spec;      // gemma.cc
+extern const FamilySpec kGemma4Spec;      // gemma4.cc
 extern const FamilySpec kQwen2MoeSpec;    // qwen2.cc
 extern const FamilySpec kQwen3MoeSpec;    // qwen3.cc
 extern const FamilySpec kQwen3_5Spec;     // qwen3_5.cc

@@ -41,9 +41,18 @@ std::string Describe(const ModelConfig& c) {
     for (const bool unrotated : c.unrotated) text += unrotated ? '1' : '0';
   }
   if (c.attention_scale) text += fmt::format(" attention_scale={}", *c.attention_scale);
+  if (c.attention_cap != 0 || c.logit_cap != 0) {
+    text += fmt::format(" caps={}/{}", c.attention_cap, c.logit_cap);
+  }
   if (!c.windowed.empty()) {
     text += fmt::format(" window={} in ", c.window);
     for (const bool windowed : c.windowed) text += windowed ? '1' : '0';
+  }
+  if (c.window_head_dim != 0) {
+    text +=
+        fmt::format(" window_heads={}x{} shared={} of {} keys_as_values={} input={}/{}",
+                    c.window_kv_heads, c.window_head_dim, c.shared_layers, c.shared_intermediate,
+                    c.keys_as_values, c.layer_input, c.layer_input_vocab);
   }
   if (!c.recurrent.empty()) {
     const ops::GatedDeltaShape& d = c.delta;
@@ -55,7 +64,9 @@ std::string Describe(const ModelConfig& c) {
   if (c.output_gate) text += " output_gate";
   if (c.window_rope) {
     text += " window_rope=";
-    for (const float frequency : MakeRopeTable(*c.window_rope, c.rotated()).inv_freq) {
+    for (const float frequency :
+         MakeRopeTable(*c.window_rope, c.window_head_dim > 0 ? c.window_head_dim : c.rotated())
+             .inv_freq) {
       text += fmt::format(",{}", frequency);
     }
   }

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cmath>
 #include <limits>
 #include <optional>
 #include <set>
@@ -21,17 +20,19 @@
 #include "model/gguf_delta.h"
 #include "model/gguf_keys.h"
 #include "model/gguf_rope.h"
+#include "model/gguf_scales.h"
 
 namespace litecache::model {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kGemma = "gemma3", kGptOss = "gpt-oss", kGlm4 = "glm4", kPhi3 = "phi3";
+constexpr std::string_view kGemma2 = "gemma2", kGemma = "gemma3", kGptOss = "gpt-oss",
+                           kGlm4 = "glm4", kPhi3 = "phi3";
 constexpr std::string_view kQwen35 = "qwen35", kQwen35Moe = "qwen35moe", kQwen2Moe = "qwen2moe";
 constexpr std::string_view kQwen3Next = "qwen3next", kGranite = "granite", kOlmo2 = "olmo2";
 // Architectures, and what "architectures" of config.json has for them.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kArchitectures = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kArchitectures = {{
     {"llama", "LlamaForCausalLM"},
     {"mistral3", "Ministral3ForCausalLM"},
     {"qwen2", "Qwen2ForCausalLM"},
@@ -43,6 +44,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 17> kArchite
     {kQwen35Moe, "Qwen3_5MoeForCausalLM"},
     {kOlmo2, "Olmo2ForCausalLM"},
     {"olmoe", "OlmoeForCausalLM"},
+    {kGemma2, "Gemma2ForCausalLM"},
     {kGemma, "Gemma3ForCausalLM"},
     {kPhi3, "Phi3ForCausalLM"},
     {"smollm3", "SmolLM3ForCausalLM"},
@@ -231,20 +233,6 @@ int64_t FurtherLayers(const ArchitectureKeys& keys, int64_t blocks) {
   return further;
 }
 
-// Granite's scales.
-json ScalesJson(const ArchitectureKeys& keys, int64_t head_dim) {
-  const auto scale = [&](const char* key, double fallback) {
-    const double value = keys.Number(key).value_or(0);
-    return value == 0 ? fallback : value;  // as llama.cpp takes them
-  };
-  return {
-      {"attention_multiplier", scale("attention.scale", std::pow(head_dim, -0.5))},
-      {"embedding_multiplier", scale("embedding_scale", 1)},
-      {"residual_multiplier", scale("residual_scale", 1)},
-      {"logits_scaling", scale("logit_scale", 1)},
-  };
-}
-
 // Which layers of OLMo 3 have windows, if the file says it.
 void AddWindowLayers(const io::Gguf& gguf, const ArchitectureKeys& keys, int64_t layers,
                      json* config) {
@@ -339,7 +327,7 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
   if (RotatesShare(keys.architecture())) {
     config["partial_rotary_factor"] = RotatedShareOfGguf(keys, head_dim);
   }
-  if (keys.architecture() == kGranite) config.update(ScalesJson(keys, head_dim));
+  if (keys.architecture() == kGranite) config.update(GraniteScalesOfGguf(keys, head_dim));
   if (const int64_t window = keys.Int("attention.sliding_window", kMaxContext, 0)) {
     config["sliding_window"] = window;
     if (keys.architecture() == kOlmo2) AddWindowLayers(gguf, keys, layers, &config);
@@ -347,14 +335,8 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
   RefuseVariants(gguf, keys);
   // Files do not say so, but the model was trained like that.
   if (keys.architecture() == kGptOss) config["rope_scaling"]["truncate"] = false;
-  if (*fields.String("general.architecture") == kGemma) {
-    // As llama.cpp knows it: of the largest model, the scale is that of the heads that its width
-    // would have.
-    constexpr int64_t kLayersOfLargest = 62;
-    const bool largest = config["num_hidden_layers"] == kLayersOfLargest;
-    config["query_pre_attn_scalar"] = largest ? hidden / heads : head_dim;
-    config["rope_local_base_freq"] = keys.Number("rope.freq_base_swa").value_or(10000.0);
-    if (!keys.Number("rope.freq_base")) config["rope_theta"] = 1e6;
+  if (keys.architecture() == kGemma2 || keys.architecture() == kGemma) {
+    config.update(GemmaScalesOfGguf(keys, layers, hidden / heads, head_dim));
   }
   return config;
 }
@@ -370,7 +352,7 @@ void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config) {
   if (config->family == Family::kGptOss) {
     config->norms.feed_forward_input = "post_self_attn_layernorm";
   }
-  if (config->family == Family::kGemma3) {
+  if (config->family == Family::kGemma2 || config->family == Family::kGemma3) {
     // 1 has been added.
     config->norms = {.attention_input = "input_layernorm",
                      .attention_output = "post_self_attn_layernorm",

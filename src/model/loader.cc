@@ -95,6 +95,7 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
   ModelConfig whole = ModelConfig::FromModel(model);
   if (options.max_context > 0) whole.LimitContext(options.max_context);
   const bool gpu = device.type() == DeviceType::kCuda;
+  if (gpu) CheckRunsOnGpu(whole);
   const auto checkpoint = std::make_shared<const io::Checkpoint>(model, whole.experts.stacked);
   const WeightTypes types(whole, options.dtype, options.quantization, checkpoint);
   ModelConfig config = PartOfRank(whole, types, options);
@@ -130,6 +131,7 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
 
 std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& shape, uint64_t seed,
                                        const LoadOptions& options) {
+  if (device.type() == DeviceType::kCuda) CheckRunsOnGpu(shape);
   const WeightTypes types(shape, options.dtype, options.quantization, nullptr);
   ModelConfig config = PartOfRank(shape, types, options);
   config.quantized = types.quantizes();

@@ -109,6 +109,14 @@ RopeTable MakeRopeTable(const RopeConfig& rope, int64_t head_dim) {
       }
       table.attention_factor = LongRopeAttentionFactor(rope);
       break;
+    case RopeScaling::kProportional: {
+      const auto rotated =
+          static_cast<size_t>(rope.rotated_share * static_cast<double>(head_dim)) / 2;
+      for (size_t i = 0; i < table.inv_freq.size(); ++i) {
+        table.inv_freq[i] = i < rotated ? table.inv_freq[i] / static_cast<float>(rope.factor) : 0;
+      }
+      break;
+    }
     case RopeScaling::kFactors:
       LC_CHECK(rope.factors.size() == table.inv_freq.size());
       for (size_t i = 0; i < rope.factors.size(); ++i) table.inv_freq[i] /= rope.factors[i];

@@ -148,6 +148,7 @@ WeightBytes EstimateWeights(const ModelConfig& config, const WeightTypes& types,
 
 std::unique_ptr<Decoder> MakeShapeDecoder(Device& device, const ModelConfig& shape,
                                           const LoadOptions& options, bool gpu) {
+  if (gpu) CheckRunsOnGpu(shape);
   ModelConfig config = shape;
   CheckExperts(config, options.experts_on_device);
   const WeightTypes types(config, options.dtype, options.quantization, nullptr);

@@ -55,6 +55,7 @@ struct ConfigText {
   const char* architecture;
   const char* fields;
 };
+constexpr const char* kGemma2Model = "Gemma2ForCausalLM";
 constexpr const char* kGemma3 = "Gemma3ForCausalLM";
 constexpr const char* kQwen3_5Model = "Qwen3_5ForCausalLM";
 constexpr const char* kGptOssModel = "GptOssForCausalLM";
@@ -120,6 +121,16 @@ constexpr ConfigText kConfigs[] = {
       "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128, "query_pre_attn_scalar": 168,
       "vocab_size": 262208, "max_position_embeddings": 131072, "sliding_window": 1024,
       "rope_scaling": {"rope_type": "linear", "factor": 8})"},
+    {"gemma2-2b", kGemma2Model, R"("hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
+      "num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 256000, "max_position_embeddings": 8192,
+      "sliding_window": 4096, "attn_logit_softcapping": 50, "final_logit_softcapping": 30)"},
+    {"gemma2-9b", kGemma2Model, R"("hidden_size": 3584, "intermediate_size": 14336, "num_hidden_layers": 42,
+      "num_attention_heads": 16, "num_key_value_heads": 8, "vocab_size": 256000, "max_position_embeddings": 8192,
+      "sliding_window": 4096, "attn_logit_softcapping": 50, "final_logit_softcapping": 30)"},
+    {"gemma2-27b", kGemma2Model, R"("hidden_size": 4608, "intermediate_size": 36864, "num_hidden_layers": 46,
+      "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128, "query_pre_attn_scalar": 144,
+      "vocab_size": 256000, "max_position_embeddings": 8192, "sliding_window": 4096, "attn_logit_softcapping": 50,
+      "final_logit_softcapping": 30)"},
 };
 // clang-format on
 

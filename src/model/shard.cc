@@ -159,6 +159,7 @@ ModelConfig ShardOf(const ModelConfig& whole, const WeightTypes& types, int rank
   if (whole.wide_qk_norm && whole.kv_heads % ranks != 0) {
     refuse("ranks cannot share a KV head of a model with norms over all heads");
   }
+  if (whole.window_head_dim > 0) refuse("models with heads of two sizes are not divided");
   ModelConfig part = whole;
   part.shard = {rank, ranks, std::make_shared<const ModelConfig>(whole)};
   part.q_heads = Divided(whole.q_heads, ranks, "query heads");

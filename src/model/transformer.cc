@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "model/device_rope.h"
+#include "model/layer_inputs.h"
 #include "model/shard.h"
 #include "model/step_decoder.h"
 #include "model/transformer_activations.h"
@@ -21,6 +22,7 @@
 #include "ops/dense/norm.h"
 #include "ops/dense/rope.h"
 #include "ops/dense/scale.h"
+#include "ops/dense/soft_cap.h"
 #include "ops/linear/linear.h"
 
 namespace litecache::model {
@@ -38,10 +40,14 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   TransformerDecoder(Device& device, const ModelConfig& model_config,
                      std::unique_ptr<WeightStore> store)
       : StepDecoder(device, model_config, std::move(store)),
-        rope_(device, MakeRopeTable(model_config.rope, model_config.rotated())) {
+        rope_(device, MakeRopeTable(model_config.rope, model_config.rotated())),
+        ones_(model_config.value_norm ? static_cast<size_t>(std::max(model_config.head_dim,
+                                                                     model_config.window_head_dim))
+                                      : 0,
+              1.0f) {
     if (model_config.window_rope) {
       window_rope_.emplace(device,
-                           MakeRopeTable(*model_config.window_rope, model_config.rotated()));
+                           MakeRopeTable(*model_config.window_rope, WindowRotated(model_config)));
     }
     const ModelConfig& c = config();
     const int64_t vocabulary = VocabularyOf(c).rows;
@@ -53,16 +59,17 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
           TakeTransformerLayer(weights(), c, i, fmt::format("{}layers.{}.", prefix, i)));
       if (c.has_experts(i)) CountExperts(layers_.back().experts);
     }
+    if (c.layer_input > 0) layer_inputs_ = TakeLayerInputs(weights(), c, prefix);
     final_norm_ = weights().NormWeight(prefix + "norm.weight", c.hidden, c.norm_added);
     constexpr const char* kHead = "lm_head.weight";
     const DType dtype = layers_.front().o.weight.dtype;
     if (c.tie_embeddings) {
       head_ = embedding_;
-      FinishWeights(dtype, {});
+      FinishWeights(dtype, {layer_inputs_.embedding});
     } else {
       head_ = weights().Matrix(FindPrefix({"", "language_model."}, kHead) + kHead, vocabulary,
                                c.hidden);
-      FinishWeights(dtype, {embedding_});
+      FinishWeights(dtype, {embedding_, layer_inputs_.embedding});
     }
   }
 
@@ -83,8 +90,15 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       Rotations(stream, rope_, inputs.positions, a.query_rotations, growth);
     }
     Embed(stream, embedding_, inputs.tokens, a.x);
-    if (config().embedding_scale != 1) ops::Scale(stream, EmbeddingScale(), a.x);
+    if (config().embedding_scale != 1) {
+      ops::Scale(stream, EmbeddingScale(config().embedding_scale), a.x);
+    }
+    if (config().layer_input > 0) {
+      const float scale = EmbeddingScale(std::sqrt(static_cast<double>(config().layer_input)));
+      MakeLayerInputs(stream, config(), layer_inputs_, inputs.tokens, scale, a);
+    }
     for (int64_t i = 0; i < config().layers; ++i) {
+      a.FitLayer(config(), i);
       // The last prediction, usually the only one, shares its product with the layer's own.
       const std::vector<int64_t> predicted = PredictedFrom(i, step, cache);
       const bool together = !predicted.empty() && PredictsTogether(step);
@@ -113,6 +127,9 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     if (config().logit_scale != 1) {
       ops::Scale(stream, static_cast<float>(config().logit_scale), logits);
     }
+    if (config().logit_cap != 0) {
+      ops::SoftCap(stream, static_cast<float>(config().logit_cap), logits);
+    }
   }
 
   static void KeepSelected(Stream& stream, std::span<const int32_t> rows, MatrixView* mixed,
@@ -126,11 +143,16 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     for (MatrixView* view : {&a->h, &a->gate, &a->up}) *view = view->Rows(0, a->x.rows);
     if (a->experts.logits.rows > 0) a->experts = a->experts.Rows(0, a->x.rows);
     if (a->output.rows > 0) a->output = a->output.Rows(0, a->x.rows);
+    if (a->layer_input.rows > 0) {
+      ops::GatherRows(stream, a->layer_input, rows, a->logit_input);
+      a->layer_input = a->logit_input;
+      a->input_gate = a->input_gate.Rows(0, a->x.rows);
+    }
   }
 
   // Transformers multiplies in the weights' type.
-  float EmbeddingScale() const {
-    const auto scale = static_cast<float>(config().embedding_scale);
+  float EmbeddingScale(double factor) const {
+    const auto scale = static_cast<float>(factor);
     return config().weight_dtype == DType::kBF16 ? static_cast<float>(bf16(scale)) : scale;
   }
   static void Rotations(Stream& stream, const DeviceRopeTable& rope,
@@ -139,6 +161,17 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     ops::RopeRotations(stream, positions, rope.inv_freq(), rope.attention_factor(), rotations,
                        growth);
   }
+  // x += what the layer makes of its input of the token; x *= the layer's scale.
+  void EndLayer(Stream& stream, const TransformerLayer& layer,
+                const TransformerActivations& a) const {
+    if (config().layer_input > 0) {
+      ops::Linear(stream, a.x, layer.input_gate.weight, nullptr, a.input_gate);
+      ops::GateMul(stream, a.input_gate, a.layer_input, a.input_gate, config().gate_function);
+      AddOutput(stream, a.input_gate, layer.input_projection, layer.input_norm, a);
+    }
+    if (layer.scale != nullptr) ops::Scale(stream, *layer.scale, a.x);
+  }
+
   // The rotations of a layer's positions, of its keys and of its queries.
   const MatrixView& RotationsOf(int64_t index, const TransformerActivations& a) const {
     return window_rope_ && config().has_window(index) ? a.window_rotations : a.rotations;
@@ -172,7 +205,9 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     ops::Linear(stream, x, {parts.begin(), parts.size()});
   }
 
-  ops::Softmax SoftmaxOf(const TransformerLayer& layer) const { return {Scale(), layer.sinks}; }
+  ops::Softmax SoftmaxOf(const TransformerLayer& layer) const {
+    return {Scale(), layer.sinks, static_cast<float>(config().attention_cap)};
+  }
   float Scale() const {
     if (config().attention_scale) return static_cast<float>(*config().attention_scale);
     return 1.0f / std::sqrt(static_cast<float>(config().head_dim));
@@ -239,7 +274,15 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     return {.x = q, .heads = config().q_heads, .norm = layer.q_norm};
   }
   ops::ProjectedHeads Keys(const TransformerLayer& layer, const MatrixView& k) const {
-    return {.x = k, .heads = config().kv_heads, .norm = layer.k_norm};
+    const int64_t dim = layer.q.weight.rows / config().q_heads;
+    return {.x = k, .heads = k.cols / dim, .norm = layer.k_norm};
+  }
+  // The steps after a layer's projection to values: where there is none they are the keys, to which
+  // nothing has been done yet.
+  void FinishValues(Stream& stream, int64_t index, const MatrixView& k, const MatrixView& v) const {
+    if (layers_[static_cast<size_t>(index)].v.weight.rows == 0) ops::CopyRows(stream, k, v);
+    if (!config().value_norm) return;
+    ops::RmsNorm(stream, v, ones_.data(), Epsilon(), config().kv_heads_of(index), v);
   }
 
   // The input of a block, in the products' dtype: x after its norm, or x itself if the model has no
@@ -289,19 +332,37 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     const TransformerLayer& layer = layers_[static_cast<size_t>(index)];
     const MatrixView h = Normed(stream, a.x, layer.attention_norm, a.h);
     AwaitWeights(stream, index, LayerPart::kQuery);
-    if (config().output_gate) {
-      Multiply(stream, h,
-               {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v),
-                Part(layer.output_gate, a.output_gate)});
+    MatrixView row_input = h;
+    if (config().shares_rows(index)) {
+      Multiply(stream, h, {Part(layer.q, a.q)});
+      Rotate(stream, index, QueryRotationsOf(index, a), {{Queries(layer, a.q)}});
+      row_input = a.row_input;
     } else {
-      Multiply(stream, h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
+      ProjectRows(stream, layer, h, a);
+      FinishValues(stream, index, a.k, a.v);
+      RotateWithKeys(stream, index, a, {Queries(layer, a.q), Keys(layer, a.k)});
+      if (config().shared_layers > 0 && !config().has_window(index)) {
+        ops::CopyRows(stream, h, a.row_input);
+      }
     }
-    RotateWithKeys(stream, index, a, {Queries(layer, a.q), Keys(layer, a.k)});
-    if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
+    if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, row_input, this);
     cache.Attend(stream, index, step, a.q, a.k, a.v, SoftmaxOf(layer), a.attention);
     if (config().output_gate) ops::SigmoidMul(stream, a.output_gate, a.attention);
     // Not earlier: until here the cache's streams may project rows of this layer.
     ReleaseWeights(stream, index, LayerPart::kQuery);
+  }
+
+  // h -> q, k and v, and the gate of the output.
+  static void ProjectRows(Stream& stream, const TransformerLayer& layer, const MatrixView& h,
+                          const TransformerActivations& a) {
+    const auto q = Part(layer.q, a.q), k = Part(layer.k, a.k), v = Part(layer.v, a.v);
+    if (layer.output_gate.weight.rows > 0) {
+      Multiply(stream, h, {q, k, v, Part(layer.output_gate, a.output_gate)});
+    } else if (layer.v.weight.rows > 0) {
+      Multiply(stream, h, {q, k, v});
+    } else {
+      Multiply(stream, h, {q, k});
+    }
   }
 
   // x -> what is read from the state of a recurrent layer (before the output projection).
@@ -355,9 +416,15 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   void Project(Stream& stream, int64_t index, const MatrixView& x,
                std::span<const int32_t> positions, const MatrixView& k,
                const MatrixView& v) override {
-    const TransformerLayer& layer = layers_[static_cast<size_t>(index)];
-    AwaitWeights(stream, index, LayerPart::kKeyValue);
-    Multiply(stream, x, {Part(layer.k, k), Part(layer.v, v)});
+    const int64_t from = config().rows_of(index);
+    const TransformerLayer& layer = layers_[static_cast<size_t>(from)];
+    AwaitWeights(stream, from, LayerPart::kKeyValue);
+    if (layer.v.weight.rows > 0) {
+      Multiply(stream, x, {Part(layer.k, k), Part(layer.v, v)});
+    } else {
+      Multiply(stream, x, {Part(layer.k, k)});
+    }
+    FinishValues(stream, from, k, v);
     const auto rotations = MatrixView::Of(ProjectedRotations(stream, x.rows * config().rotated()),
                                           x.rows, config().rotated());
     Rotations(stream, RopeOf(index), positions, rotations);
@@ -394,6 +461,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       ops::GatedLinear(stream, h, Part(layer.gate, a.gate), Part(layer.up, a.up), function);
       AddOutput(stream, a.gate, layer.down, layer.feed_forward_output_norm, a);
     }
+    EndLayer(stream, layer, a);
     ReleaseWeights(stream, index, LayerPart::kRest);
   }
 
@@ -410,6 +478,8 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   std::optional<DeviceRopeTable> window_rope_;  // if layers with a window have their own
   std::pair<StreamRotations, StreamRotations> projected_rotations_;
   MatrixView embedding_;  // [vocab, hidden], or the rank's part
+  LayerInputs layer_inputs_;
+  const std::vector<float> ones_;  // weights of the values' norms
   std::vector<TransformerLayer> layers_;
   const float* final_norm_ = nullptr;  // [hidden]
   MatrixView head_;                    // as embedding_
@@ -419,12 +489,6 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
 
 std::unique_ptr<Decoder> BuildTransformer(Device& device, const ModelConfig& config,
                                           std::unique_ptr<WeightStore> weights) {
-  const ExpertConfig& experts = config.experts;
-  if (device.type() == DeviceType::kCuda &&
-      (experts.sigmoid || experts.scale != 1 || !experts.correction.empty())) {
-    throw Unsupported("{}: rows of its router are scored on CPUs only: use --device cpu",
-                      config.architecture);
-  }
   return std::make_unique<TransformerDecoder>(device, config, std::move(weights));
 }
 

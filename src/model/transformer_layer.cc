@@ -31,21 +31,27 @@ class Taker {
     } else {
       TakeAttention(&layer);
     }
+    if (c.layer_input > 0) {
+      layer.input_gate = Linear(rest, "per_layer_input_gate", c.layer_input, c.hidden, false);
+      layer.input_projection = Linear(rest, "per_layer_projection", c.hidden, c.layer_input, false);
+      layer.input_norm = Norm("post_per_layer_input_norm", c.hidden);
+    }
+    if (c.layer_scales) layer.scale = weights_.NormWeight(name_ + "layer_scalar", 1, 0);
     if (c.has_experts(index_)) {
       LC_CHECK(!ChangesOutputs(c), "experts add to the residual stream by themselves");
       layer.experts = TakeExperts(weights_, c.experts, c.hidden, index_, name_);
       return layer;
     }
+    const int64_t width = c.intermediate_of(index_);
     if (c.fused_gate_up) {
-      const LinearWeights all =
-          Linear(rest, "mlp.gate_up_proj", 2 * c.intermediate, c.hidden, false);
-      layer.gate = RowsOf(all, 0, c.intermediate);
-      layer.up = RowsOf(all, c.intermediate, c.intermediate);
+      const LinearWeights all = Linear(rest, "mlp.gate_up_proj", 2 * width, c.hidden, false);
+      layer.gate = RowsOf(all, 0, width);
+      layer.up = RowsOf(all, width, width);
     } else {
-      layer.gate = Linear(rest, "mlp.gate_proj", c.intermediate, c.hidden, c.mlp_bias);
-      layer.up = Linear(rest, "mlp.up_proj", c.intermediate, c.hidden, c.mlp_bias);
+      layer.gate = Linear(rest, "mlp.gate_proj", width, c.hidden, c.mlp_bias);
+      layer.up = Linear(rest, "mlp.up_proj", width, c.hidden, c.mlp_bias);
     }
-    layer.down = Linear(rest, "mlp.down_proj", c.hidden, c.intermediate, c.mlp_bias);
+    layer.down = Linear(rest, "mlp.down_proj", c.hidden, width, c.mlp_bias);
     return layer;
   }
 
@@ -55,27 +61,31 @@ class Taker {
     const LayerPlace kv{index_, LayerPart::kKeyValue}, query{index_, LayerPart::kQuery};
     const LayerPlace rest{index_, LayerPart::kRest};
     TransformerLayer& layer = *attention;
+    const int64_t q = c.q_width_of(index_), k = c.kv_width_of(index_);
+    const bool own_rows = !c.shares_rows(index_);
     if (c.fused_qkv) {
-      const LinearWeights all =
-          Linear(kv, "self_attn.qkv_proj", c.q_width() + 2 * c.kv_width(), c.hidden, false);
-      layer.q = RowsOf(all, 0, c.q_width());
-      layer.k = RowsOf(all, c.q_width(), c.kv_width());
-      layer.v = RowsOf(all, c.q_width() + c.kv_width(), c.kv_width());
+      const LinearWeights all = Linear(kv, "self_attn.qkv_proj", q + 2 * k, c.hidden, false);
+      layer.q = RowsOf(all, 0, q);
+      layer.k = RowsOf(all, q, k);
+      layer.v = RowsOf(all, q + k, k);
     } else {
-      const int64_t rows = c.output_gate ? 2 * c.q_width() : c.q_width();
+      const int64_t rows = c.output_gate ? 2 * q : q;
       layer.q = Linear(query, "self_attn.q_proj", rows, c.hidden, c.attention_bias);
       if (c.output_gate) {
-        layer.output_gate = RowsOf(layer.q, c.q_width(), c.q_width());
-        layer.q = RowsOf(layer.q, 0, c.q_width());
+        layer.output_gate = RowsOf(layer.q, q, q);
+        layer.q = RowsOf(layer.q, 0, q);
       }
-      layer.k = Linear(kv, "self_attn.k_proj", c.kv_width(), c.hidden, c.attention_bias);
-      layer.v = Linear(kv, "self_attn.v_proj", c.kv_width(), c.hidden, c.attention_bias);
+      if (own_rows) layer.k = Linear(kv, "self_attn.k_proj", k, c.hidden, c.attention_bias);
+      if (own_rows && !(c.keys_as_values && !c.has_window(index_))) {
+        layer.v = Linear(kv, "self_attn.v_proj", k, c.hidden, c.attention_bias);
+      }
     }
-    layer.o = Linear(rest, "self_attn.o_proj", c.hidden, c.q_width(), c.attention_output_bias);
+    layer.o = Linear(rest, "self_attn.o_proj", c.hidden, q, c.attention_output_bias);
     if (c.qk_norm || c.wide_qk_norm) {
       const ModelConfig& all = c.shard.whole != nullptr ? *c.shard.whole : c;
-      layer.q_norm = Norm("self_attn.q_norm", c.wide_qk_norm ? all.q_width() : c.head_dim);
-      layer.k_norm = Norm("self_attn.k_norm", c.wide_qk_norm ? all.kv_width() : c.head_dim);
+      const int64_t dim = c.head_dim_of(index_);
+      layer.q_norm = Norm("self_attn.q_norm", c.wide_qk_norm ? all.q_width() : dim);
+      if (own_rows) layer.k_norm = Norm("self_attn.k_norm", c.wide_qk_norm ? all.kv_width() : dim);
     }
     if (c.attention_sinks) layer.sinks = weights_.Bias(name_ + "self_attn.sinks", c.q_heads);
   }

@@ -116,12 +116,12 @@ std::string NameOf(const ::testing::TestParamInfo<std::tuple<const char*, const 
   return name;
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, DraftsOfModels,
-                         ::testing::Combine(::testing::Values("llama", "mistral-window",
-                                                              "gemma3_text", "gpt_oss",
-                                                              "qwen3_5_text", "qwen3_next"),
-                                            ::testing::Values("full", "streaming", "kvpr")),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Models, DraftsOfModels,
+    ::testing::Combine(::testing::Values("llama", "mistral-window", "gemma3_text", "gemma4_text",
+                                         "gpt_oss", "qwen3_5_text", "qwen3_next"),
+                       ::testing::Values("full", "streaming", "kvpr")),
+    NameOf);
 
 }  // namespace
 }  // namespace litecache::engine

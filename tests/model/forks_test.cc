@@ -100,8 +100,8 @@ TEST_P(ForksTest, OfPrefixesGoOnAsIfTheyWereAlone) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ForksTest,
-                         ::testing::Combine(::testing::Values("llama", "gemma3_text", "gpt_oss",
-                                                              "qwen3_5_text"),
+                         ::testing::Combine(::testing::Values("llama", "gemma3_text", "gemma4_text",
+                                                              "gpt_oss", "qwen3_5_text"),
                                             ::testing::Values("cpu", "cuda")),
                          TestName);
 

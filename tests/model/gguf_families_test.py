@@ -39,6 +39,10 @@ def metadata(config, writer):
     elif kind == "ministral3":
         writer.add_rope_scaling_yarn_log_mul(rope["mscale_all_dim"])
         writer.add_attn_temperature_scale(rope["llama_4_scaling_beta"])
+    elif kind == "gemma2":
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+        writer.add_sliding_window(config["sliding_window"])
     elif kind == "granite":
         writer.add_attention_scale(config["attention_multiplier"])
         writer.add_embedding_scale(config["embedding_multiplier"])
@@ -47,6 +51,12 @@ def metadata(config, writer):
 
 
 def to_gguf(config, tensors):
+    if config["model_type"] == "gemma2":
+        names = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+                 "post_feedforward_layernorm": "post_ffw_norm"}
+        return {name: (values + 1 if "norm" in name else values, kind) for name, (values, kind) in (
+            (next((name.replace(old, new) for old, new in names.items() if old in name), name), tensor)
+            for name, tensor in tensors.items())}
     if not config["model_type"].startswith("olmo"):
         return tensors
     return {name.replace("post_attention_layernorm", "post_attention_norm"): tensor for name, tensor in tensors.items()}

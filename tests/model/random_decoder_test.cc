@@ -42,7 +42,7 @@ TEST(RandomDecoderTest, EveryFamilyRunsAndSeedsDecide) {
   CpuDevice device(2);
   for (const char* shape :
        {"llama3.2-1b", "mistral-7b", "qwen2.5-0.5b", "qwen3-8b", "opt-125m", "qwen3-30b-a3b",
-        "mixtral-8x7b", "olmoe-7b", "gpt-oss-20b", "qwen3.5-9b"}) {
+        "mixtral-8x7b", "olmoe-7b", "gpt-oss-20b", "qwen3.5-9b", "gemma2-2b"}) {
     const ModelConfig config = Small(shape);
     const auto first = RandomDecoder(device, config, 1, {});
     const auto again = RandomDecoder(device, config, 1, {});

@@ -31,6 +31,9 @@ TEST(ShapesTest, ParameterCountsArePublishedOnes) {
       {"qwen3-32b", 32'762'123'264},
       {"opt-13b", 12'853'473'280},
       {"opt-30b", 29'974'540'288},
+      {"gemma2-2b", 2'614'341'888},
+      {"gemma2-9b", 9'241'705'984},
+      {"gemma2-27b", 27'227'128'320},
       // Gemma 3 without its vision tower and the projection behind it.
       {"gemma3-270m", 268'098'176},
       {"gemma3-1b", 999'885'952},

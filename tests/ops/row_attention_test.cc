@@ -51,7 +51,7 @@ Head MakeHead(Random& random, const RowFormat& format, std::span<const PartSpec>
 // Softmax attention in double; the bound is that of the attention test: with bf16 rows, q * scale
 // and the probabilities are rounded by 2^-9 each.
 void ExpectAttention(const RowFormat& format, const Head& head, const float* q, float scale,
-                     const float* sink, const float* out) {
+                     const float* sink, float cap, const float* out) {
   const int64_t d = format.head_dim;
   const double unit =
       format.encoding == RowEncoding::kBF16 ? std::ldexp(1.0, -9) : std::ldexp(1.0, -24) * 4;
@@ -64,6 +64,7 @@ void ExpectAttention(const RowFormat& format, const Head& head, const float* q, 
       score += product;
       magnitude += std::abs(product);
     }
+    if (cap != 0) score = cap * std::tanh(score / cap);
     p.push_back(score);
     error.push_back(
         unit * (std::min(magnitude, 6 * magnitude / std::sqrt(static_cast<double>(d))) + 1e-3) * 2);
@@ -96,7 +97,7 @@ struct Problem {
 
   size_t size() const { return static_cast<size_t>(group * format.head_dim); }
 
-  std::vector<float> Run(Stream& stream, bool with_sinks = false) const {
+  std::vector<float> Run(Stream& stream, bool with_sinks = false, float cap = 0) const {
     std::vector<float> out(q.size(), std::nanf(""));
     std::vector<RowAttentionHead> work;
     for (size_t h = 0; h < heads.size(); ++h) {
@@ -105,11 +106,11 @@ struct Problem {
                       .parts = heads[h].parts,
                       .first_query = static_cast<int64_t>(h) * group});
     }
-    RowAttention(stream, format, group, work, {scale, with_sinks ? sinks.data() : nullptr});
+    RowAttention(stream, format, group, work, {scale, with_sinks ? sinks.data() : nullptr, cap});
     return out;
   }
 
-  void Expect(const std::vector<float>& out, bool with_sinks) const {
+  void Expect(const std::vector<float>& out, bool with_sinks, float cap) const {
     for (size_t h = 0; h < heads.size(); ++h) {
       for (int64_t j = 0; j < group; ++j) {
         SCOPED_TRACE("head " + std::to_string(h) + ", query head " + std::to_string(j) + " of " +
@@ -117,7 +118,7 @@ struct Problem {
         const size_t query = h * static_cast<size_t>(group) + static_cast<size_t>(j);
         const size_t at = query * static_cast<size_t>(format.head_dim);
         ExpectAttention(format, heads[h], q.data() + at, scale,
-                        with_sinks ? &sinks[query] : nullptr, out.data() + at);
+                        with_sinks ? &sinks[query] : nullptr, cap, out.data() + at);
         if (::testing::Test::HasFatalFailure()) return;
       }
     }
@@ -139,9 +140,9 @@ Problem MakeProblem(Random& random, RowEncoding encoding, int64_t head_dim, int6
 
 void RunCase(const Problem& p, int threads) {
   ForEachIsa(threads, [&](Stream& stream) {
-    for (const bool sinks : {false, true}) {
-      SCOPED_TRACE(sinks ? "with sinks" : "without sinks");
-      p.Expect(p.Run(stream, sinks), sinks);
+    for (const auto& [sinks, cap] : {std::pair(false, 0.0f), {true, 0.0f}, {false, 1.3f}}) {
+      SCOPED_TRACE(::testing::Message() << "sinks " << sinks << ", cap " << cap);
+      p.Expect(p.Run(stream, sinks, cap), sinks, cap);
       if (::testing::Test::HasFatalFailure()) return;
     }
   });

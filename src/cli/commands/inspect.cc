@@ -45,6 +45,8 @@ std::string_view Name(model::RopeScaling scaling) {
       return "longrope";
     case model::RopeScaling::kFactors:
       return "factors";
+    case model::RopeScaling::kProportional:
+      return "proportional";
   }
   return "none";
 }
@@ -85,6 +87,10 @@ Json ConfigJson(const ModelConfig& c) {
   }
   if (!c.windowed.empty()) {
     json["windows"] = {{"tokens", c.window}, {"layers", std::ranges::count(c.windowed, true)}};
+    if (c.window_head_dim > 0) {
+      json["windows"]["kv_heads"] = c.window_kv_heads;
+      json["windows"]["head_dim"] = c.window_head_dim;
+    }
   }
   if (!c.recurrent.empty()) {
     json["states"] = {{"layers", std::ranges::count(c.recurrent, true)},
@@ -114,15 +120,20 @@ std::string ConfigText(const ModelConfig& c) {
   if (c.family == model::Family::kOpt) {
     line("positions", "learned");
   } else {
-    line("RoPE", fmt::format("theta {}, scaling {}{}", c.rope.theta, Name(c.rope.scaling),
-                             c.rope.scaling == model::RopeScaling::kNone ||
-                                     c.rope.scaling == model::RopeScaling::kFactors
-                                 ? ""
-                                 : fmt::format(" by {}", c.rope.factor)));
+    line("RoPE",
+         fmt::format("theta {}, scaling {}{}", c.rope.theta, Name(c.rope.scaling),
+                     c.rope.scaling == model::RopeScaling::kNone ||
+                             c.rope.scaling == model::RopeScaling::kFactors || c.rope.factor == 1
+                         ? ""
+                         : fmt::format(" by {}", c.rope.factor)));
   }
   if (!c.windowed.empty()) {
     line("windows", fmt::format("{} layers attend the last {} tokens",
                                 std::ranges::count(c.windowed, true), c.window));
+    if (c.window_head_dim > 0) {
+      line("", fmt::format("{} key/value heads there, dimension {}", c.window_kv_heads,
+                           c.window_head_dim));
+    }
   }
   if (!c.recurrent.empty()) {
     line("states", fmt::format("{} layers keep a state instead of rows, {} a sequence",

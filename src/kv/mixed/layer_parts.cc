@@ -17,6 +17,8 @@ Parts::Parts(const Layout& model) {
     part->layout.windowed.clear();
     part->layout.recurrent.clear();
   }
+  if (model.window_kv_heads > 0) window.layout.kv_heads = model.window_kv_heads;
+  if (model.window_head_dim > 0) window.layout.head_dim = model.window_head_dim;
   for (int64_t layer = 0; layer < model.layers; ++layer) {
     const auto index = static_cast<size_t>(layer);
     Part Parts::*place = &Parts::whole;

@@ -9,6 +9,7 @@
 #include "ops/common/row_address.h"
 #include "ops/common/scratch.h"
 #include "ops/common/widen.h"
+#include "ops/dense/soft_cap_cpu.h"
 
 namespace litecache::ops::cpu {
 namespace {
@@ -114,8 +115,8 @@ void Accumulate(const AttentionShape& shape, const float* probabilities, int64_t
 
 }  // namespace
 
-AttentionShape::AttentionShape(DType dtype, int64_t head_dim, float scale)
-    : dtype(dtype), head_dim(head_dim), scale(scale * kLog2E) {
+AttentionShape::AttentionShape(DType dtype, int64_t head_dim, const Softmax& softmax)
+    : dtype(dtype), head_dim(head_dim), scale(softmax.scale * kLog2E), cap(softmax.cap * kLog2E) {
   std::optional<GemmKernel> bf16_kernel;
   if (dtype == DType::kBF16) bf16_kernel = Bf16GemmKernel();
   pairs = bf16_kernel.has_value();
@@ -153,7 +154,7 @@ void AttentionBlock::Add(const TileRows& rows, int64_t count, const int32_t* lim
                          const TileRows& next, int64_t next_count) {
   if (decode_) {
     Avx512DecodeTile(rows.data(), count, next.data(), next_count, shape_.head_dim, queries_, count_,
-                     maximum_, sum_, out_);
+                     shape_.cap, maximum_, sum_, out_);
     return;
   }
   // Rows may be anywhere, and hardware prefetchers stop at page boundaries.
@@ -167,6 +168,7 @@ void AttentionBlock::AddToPanel(const TileRows& rows, int64_t count, const int32
   const int64_t vectors = width_ / shape_.kernel.lanes;
   const Tile tile = PrepareTile(shape_, rows, count);
   Score(shape_, queries_, vectors, tile, count, scores_);
+  if (shape_.cap != 0) SoftCap(scores_, count * width_, shape_.cap);
   if (SoftmaxTile(scores_, count, width_, limits, maximum_, sum_, factor_)) {
     ScaleRows(out_, shape_.head_dim, width_, factor_);
   }

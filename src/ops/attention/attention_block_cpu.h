@@ -23,11 +23,12 @@ using TileRows = std::array<const std::byte*, kTileRows>;
 
 // The parameters of a call: shapes and the kernels for the active vector instructions.
 struct AttentionShape {
-  AttentionShape(DType dtype, int64_t head_dim, float scale);
+  AttentionShape(DType dtype, int64_t head_dim, const Softmax& softmax);
 
   DType dtype;
   int64_t head_dim;
   float scale;  // for scores in units of log2 e: probabilities are powers of two
+  float cap;    // of these scores; 0: none
   GemmKernel kernel;
   bool pairs;  // the kernel multiplies bf16 pairs directly from the rows; otherwise bf16 is widened
 

@@ -205,7 +205,7 @@ void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvS
                const MatrixView& q, int64_t q_heads, const Softmax& softmax, const MatrixView& out,
                const KeptBlocks* kept) {
   static thread_local Scratch partial_scratch, merge_scratch;
-  const Problem p{.shape = AttentionShape(geometry.dtype, geometry.head_dim, softmax.scale),
+  const Problem p{.shape = AttentionShape(geometry.dtype, geometry.head_dim, softmax),
                   .geometry = geometry,
                   .q = q,
                   .out = out,

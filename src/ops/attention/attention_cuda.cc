@@ -37,6 +37,7 @@ bool OnTensorCores(const RowFormat& format) {
 
 AttentionOperands Operands(const MatrixView& q, int64_t q_heads, const Softmax& softmax,
                            const MatrixView& out) {
+  LC_CHECK(softmax.cap == 0, "the kernels do not cap scores");
   return {.q = q,
           .out = out,
           .q_heads = static_cast<int32_t>(q_heads),

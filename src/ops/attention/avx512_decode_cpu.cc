@@ -11,6 +11,7 @@
 #include "ops/common/avx512_sum-inl.h"
 #include "ops/common/avx512_target.h"
 #include "ops/common/exp2_polynomial.h"
+#include "ops/dense/soft_cap_cpu.h"
 
 #if defined(__x86_64__)
 
@@ -195,13 +196,15 @@ void AccumulateColumns(const std::byte* const* rows, int64_t offset, int64_t cou
 // Attends a tile with kHeads heads.
 template <int kHeads>
 void Heads(const std::byte* const* rows, int64_t count, Ahead& ahead, int64_t head_dim,
-           const std::byte* q, float* maximum, float* sum, float* out) {
+           const std::byte* q, float cap, float* maximum, float* sum, float* out) {
   alignas(64) float scores[kHeads][kDecodeTileRows];
   alignas(64) uint16_t probabilities[kHeads][kDecodeTileRows];
   const auto score = head_dim == 64    ? ScoreHeads<kHeads, 2>
                      : head_dim == 128 ? ScoreHeads<kHeads, 4>
                                        : ScoreHeads<kHeads, 0>;
   score(rows, count, ahead, q, head_dim, scores[0]);
+  // Up to the last row that has a score.
+  for (int h = 0; cap != 0 && h < kHeads; ++h) SoftCap(scores[h], count, cap);
   for (int h = 0; h < kHeads; ++h) {
     TileSoftmax(scores[h], count, head_dim, maximum + h, sum + h, out + h * head_dim,
                 probabilities[h]);
@@ -224,7 +227,7 @@ void Heads(const std::byte* const* rows, int64_t count, Ahead& ahead, int64_t he
 
 void Avx512DecodeTile(const std::byte* const* rows, int64_t count, const std::byte* const* next,
                       int64_t next_count, int64_t head_dim, const void* queries, int64_t heads,
-                      float* maximum, float* sum, float* out) {
+                      float cap, float* maximum, float* sum, float* out) {
   // Padded to whole vectors of rows by repeating the last one.
   const std::byte* padded[kDecodeTileRows];
   if (count < kDecodeTileRows) {
@@ -237,7 +240,7 @@ void Avx512DecodeTile(const std::byte* const* rows, int64_t count, const std::by
   for (int64_t h = 0; h < heads;) {
     const int64_t left = heads - h;
     const auto run = left >= 4 ? Heads<4> : left >= 2 ? Heads<2> : Heads<1>;
-    run(rows, count, ahead, head_dim, q + h * head_dim * 2, maximum + h, sum + h,
+    run(rows, count, ahead, head_dim, q + h * head_dim * 2, cap, maximum + h, sum + h,
         out + h * head_dim);
     h += left >= 4 ? 4 : left >= 2 ? 2 : 1;
   }
@@ -250,7 +253,7 @@ LC_END_AVX512
 
 namespace litecache::ops::cpu {
 void Avx512DecodeTile(const std::byte* const*, int64_t, const std::byte* const*, int64_t, int64_t,
-                      const void*, int64_t, float*, float*, float*) {
+                      const void*, int64_t, float, float*, float*, float*) {
   LC_CHECK(false, "no AVX-512 on this architecture");
 }
 }  // namespace litecache::ops::cpu

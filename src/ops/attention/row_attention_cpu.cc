@@ -106,7 +106,7 @@ void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
   static thread_local std::vector<Merge> merge_scratch;
   static thread_local PieceCounters left_scratch;
   const AttentionShape shape(format.encoding == RowEncoding::kBF16 ? DType::kBF16 : DType::kF32,
-                             format.head_dim, softmax.scale);
+                             format.head_dim, softmax);
   const int64_t d = format.head_dim;
   const int64_t block = std::min(group, shape.max_queries());
   // References, because the worker threads' own thread_local objects are different ones.

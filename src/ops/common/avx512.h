@@ -66,11 +66,11 @@ inline constexpr int64_t kMaxDecodeHeads = 16;
 
 // Online softmax attention of `heads` <= kMaxDecodeHeads query heads of one token over `count` in
 // [1, kDecodeTileRows] KV rows [K | V] of bf16, all visible. queries [heads][head_dim] bf16, scaled
-// for powers of two; head_dim a multiple of 32. maximum, sum [heads] and out [heads][head_dim]
-// (64-byte aligned) are carried from tile to tile. Prefetches the `next_count` rows of the next
-// tile. CpuIsa::kAvx512Bf16.
+// for powers of two; head_dim a multiple of 32. cap: of scores so scaled; 0: none. maximum, sum
+// [heads] and out [heads][head_dim] (64-byte aligned) are carried from tile to tile. Prefetches the
+// `next_count` rows of the next tile. CpuIsa::kAvx512Bf16.
 void Avx512DecodeTile(const std::byte* const* rows, int64_t count, const std::byte* const* next,
                       int64_t next_count, int64_t head_dim, const void* queries, int64_t heads,
-                      float* maximum, float* sum, float* out);
+                      float cap, float* maximum, float* sum, float* out);
 
 }  // namespace litecache::ops::cpu

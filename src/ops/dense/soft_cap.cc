@@ -1,0 +1,19 @@
+#include "ops/dense/soft_cap.h"
+
+#include "base/error.h"
+#include "device/cpu/cpu_device.h"
+#include "ops/common/row_grain.h"
+#include "ops/dense/soft_cap_cpu.h"
+
+namespace litecache::ops {
+
+void SoftCap(Stream& stream, float cap, const MatrixView& x) {
+  LC_CHECK(x.dtype == DType::kF32 && cap > 0, "cap {}", cap);
+  AsCpu(stream).pool().ParallelFor(x.rows, cpu::RowGrain(x.cols),
+                                   [&](int64_t begin, int64_t end, int) {
+                                     for (int64_t row = begin; row < end; ++row)
+                                       cpu::SoftCap(x.Row<float>(row), x.cols, cap);
+                                   });
+}
+
+}  // namespace litecache::ops
