@@ -83,8 +83,10 @@ struct EngineOptions {
   // Drafts: tokens that are computed in the same step as the last one and accepted as far as the
   // model chooses them itself. "lookup": those that followed the longest earlier occurrence of the
   // last ones, in prompt and answer. "sparse": those that decode steps of policy litecache give.
-  // "lookup,sparse": either, whichever promises more; "off". How many are drafted, at most
-  // draft_tokens, depends on measured acceptance and the measured time of steps. On the CPU.
+  // Anything else names a draft model, as Engine::Load does: a smaller model with the same tokens,
+  // whose KV cache is of policy full. "lookup,sparse", "lookup,DIR": either, whichever promises
+  // more; "off". How many are drafted, at most draft_tokens, depends on measured acceptance and the
+  // measured time of steps. On the CPU; a draft model excludes tensor_parallel.
   std::string draft = "off";
   int64_t draft_tokens = 16;
   // Every token is chosen by attention over all rows, as with policy full; litecache's decode steps
@@ -186,13 +188,14 @@ struct DraftStats {
   // Passes of samples through the model after their prompts: each gave one token, and one for
   // every accepted one.
   int64_t passes = 0;
-  int64_t sparse_steps = 0;  // decode steps of samples that only drafted (policy litecache)
+  // Steps of samples that only drafted: decode steps (policy litecache), or the draft model's.
+  int64_t draft_steps = 0;
 
   DraftStats& operator+=(const DraftStats& more) {
     drafted += more.drafted;
     accepted += more.accepted;
     passes += more.passes;
-    sparse_steps += more.sparse_steps;
+    draft_steps += more.draft_steps;
     return *this;
   }
   double tokens_per_pass() const {
@@ -243,6 +246,12 @@ struct MemoryPlan {
   uint64_t buffers = 0;       // activations and logits of the largest step
   int64_t prefill_chunk = 0;  // prompt tokens in the largest step
   kv::TierBytes kv;           // budgets of the KV cache
+  // Of a draft model (EngineOptions::draft); `buffers` are its own.
+  struct Draft {
+    uint64_t weights = 0, buffers = 0;
+    kv::TierBytes kv;
+    uint64_t total() const { return weights + buffers + kv.total(); }
+  } draft;
   // KV of one token over all layers and heads, if all of it is kept.
   uint64_t kv_per_token = 0;
   // KV of a sequence of largest_context tokens.

@@ -98,7 +98,7 @@ nlohmann::ordered_json StatsJson(const RequestResult& result, const SampleResult
     json["drafts"] = {{"drafted", stats.drafts.drafted},
                       {"accepted", stats.drafts.accepted},
                       {"passes", stats.drafts.passes},
-                      {"sparse_steps", stats.drafts.sparse_steps},
+                      {"draft_steps", stats.drafts.draft_steps},
                       {"tokens_per_pass", stats.drafts.tokens_per_pass()}};
   }
   return json;

@@ -35,17 +35,7 @@ Core::Core(const Backend& backend, const CoreOptions& options)
   LC_CHECK(options.max_batch >= 1 && options.prefill_chunk >= 1 && options.score_rows >= 1);
   logits_ = backend.device->CreateMirror(
       static_cast<size_t>((options.max_batch + options.score_rows) * vocab_) * sizeof(float));
-  if (options.draft_tokens > 0 && !backend.cache->CanTruncate()) {
-    throw Unsupported(
-        "draft: KV policy '{}' cannot take back rejected tokens here; use full or litecache",
-        backend.cache->policy());
-  }
-  if (options.draft_tokens > 0 && options.draft_sparse && !backend.cache->SelectsRows()) {
-    throw Unsupported(
-        "draft = sparse: every step of KV policy '{}' attends all rows, so none is faster than "
-        "another; use policy litecache, or draft = lookup",
-        backend.cache->policy());
-  }
+  if (options.draft_tokens > 0) PrepareDrafts();
   if (options.sample_on_device && options.draft_tokens == 0) {
     device_sampler_ =
         CreateDeviceSampler(*backend.device, *backend.stream, *logits_, options.max_batch, vocab_);
@@ -118,6 +108,7 @@ void Core::Prepare() {
       } else {
         group->prompt_sequence = backend_.cache->Create();
       }
+      if (draft_model_ != nullptr) draft_model_->Begin(group, scheduler_.running());
     } catch (...) {  // the device is lost or out of memory
       End(group, FinishReason::kError, MessageOf(std::current_exception()));
     }
@@ -247,6 +238,7 @@ void Core::Finish(const StepPlan& plan) {
       sampled_.back().chosen = device_sampler_->token(chosen_decodes_[i]);
     }
   }
+  FollowPrompts(plan);
   for (size_t p = 0; p < plan.prefills.size(); ++p) {
     const StepPlan::Prefill& part = plan.prefills[p];
     try {
@@ -317,7 +309,7 @@ void Core::StartSamples(Group* group) {
       group->samples.back().text = backend_.token_text(request.skip_special_tokens);
     }
     if (options_.draft_tokens > 0) {
-      group->samples.back().drafts = std::make_unique<SampleDrafts>(request.prompt);
+      group->samples.back().drafts = StartDrafts(group);
     }
   }
   group->constraint.reset();
@@ -334,7 +326,9 @@ void Core::Deliver(Sampled* row) {
   sample.last_token = row->token;
   ++sample.generated;
   const Request& request = group->request;
-  if (prefixes_ != nullptr || !request.bad_words.empty()) sample.tokens.push_back(row->token);
+  if (prefixes_ != nullptr || sample.drafts != nullptr || !request.bad_words.empty()) {
+    sample.tokens.push_back(row->token);
+  }
   if (sample.drafts != nullptr) sample.drafts->lookup.Add(row->token);
   ++counters_.generated_tokens;
 

@@ -18,6 +18,7 @@
 #include "device/device.h"
 #include "engine/channel.h"
 #include "engine/device_sampler.h"
+#include "engine/draft/draft_model.h"
 #include "engine/group.h"
 #include "engine/prefix/prefix_reuse.h"
 #include "engine/scheduler.h"
@@ -37,6 +38,9 @@ struct Backend {
   ThreadPool* pool = nullptr;    // samples the rows of a batch in parallel; null: one after another
   TokenTextFactory token_text;   // empty: the model has no tokenizer
   std::vector<int32_t> eos_ids;  // each of them ends an answer
+  // A model that drafts, on the same device; null without. Its vocabulary may be padded otherwise.
+  model::Decoder* draft_decoder = nullptr;
+  kv::Cache* draft_cache = nullptr;
 };
 
 struct CoreOptions {
@@ -53,7 +57,8 @@ struct CoreOptions {
   // EngineOptions::draft_tokens; 0: no drafts. The host chooses all tokens then, and with a cache
   // that SelectsRows() they are chosen by attention over all rows.
   int64_t draft_tokens = 0;
-  bool draft_lookup = true, draft_sparse = false;  // EngineOptions::draft
+  // EngineOptions::draft; a draft model is in the Backend.
+  bool draft_lookup = true, draft_sparse = false;
   bool draft_always = false;  // drafts of full length, whether or not they pay: for tests
 };
 
@@ -91,8 +96,8 @@ class Core {
     std::string error;
   };
 
-  // A sample that decode steps draft for, and its state before them.
-  struct SparseDraft {
+  // A sample that steps draft for, and its state before them.
+  struct StepDraft {
     Group* group = nullptr;
     size_t sample = 0;
     int64_t most = 0;  // tokens that may be drafted
@@ -145,17 +150,28 @@ class Core {
   // Writes the tokens that may come next if Restricted(): bits, ceil(vocab / 32) words.
   void AllowedTokens(const Group& group, Sample* sample, std::vector<uint32_t>* allowed) const;
   void Deliver(Sampled* row);
-  // Proposes the next step's drafts (core_drafts.cc).
+  // Called once, with drafts (core_drafts.cc): throws Unsupported where the cache has none.
+  void PrepareDrafts();
+  // Of the group's last sample.
+  std::unique_ptr<SampleDrafts> StartDrafts(Group* group);
+  // Proposes the next step's drafts.
   void ProposeDrafts();
   // How many of `most` tokens to draft from the text for a sample that joins a step of `rows` rows.
   // Updates the drafts and the step's expected tokens.
   int64_t ProposeLookup(int64_t most, int64_t rows, SampleDrafts* drafts, double* tokens);
-  // Whether the rows of sparse_ are so much more than the weights that decode steps, which attend
-  // few of them, can be much shorter than others.
+  // Whether the rows of step_drafts_ are so much more than the weights that decode steps, which
+  // attend few of them, can be much shorter than others.
   bool RowsDominate() const;
-  // Drafts `length` tokens of each of sparse_, or as many as it may, by decode steps, and takes
-  // back everything but the drafts (core_sparse_drafts.cc).
-  void DraftSparse(int64_t length);
+  // The tokens that steps may draft for a sample, at most `most`; 0: they do not draft for it.
+  int64_t DraftedBySteps(const Group& group, const Sample& sample, int64_t most) const;
+  // Drafts `length` tokens of each of step_drafts_, or as many as it may, by steps, and takes back
+  // everything but the drafts (core_step_drafts.cc). Returns false if the draft model lacks so much
+  // of a text that it cannot draft for it yet.
+  bool DraftBySteps(int64_t length);
+  // Runs one such step and chooses a token of every sample, in sampled_; returns the same.
+  bool DraftStep(std::span<const DraftingSample> samples, bool first);
+  // Lets the draft model compute a step's prompt tokens.
+  void FollowPrompts(const StepPlan& plan);
   // Appends a token to a sample's draft as if the sample had chosen it; returns whether another one
   // may follow.
   bool AppendDrafted(const Sampled& row);
@@ -195,13 +211,14 @@ class Core {
   std::vector<int64_t> chosen_decodes_, chosen_prompts_;
   std::vector<std::vector<uint32_t>> allowed_;  // [plan.decodes], by their constraints
   std::vector<Sampled> sampled_;
-  StepCosts step_costs_, sparse_costs_;  // of steps, and of decode steps that only draft
-  std::vector<SparseDraft> sparse_;      // the samples for which such steps draft
-  StepPlan sparse_plan_;
-  bool sparse_pays_ = false;  // when it was last asked
+  std::unique_ptr<DraftModel> draft_model_;  // null without
+  StepCosts step_costs_, drafting_costs_;    // of steps, and of those that only draft
+  std::vector<StepDraft> step_drafts_;       // the samples for which such steps draft
+  StepPlan draft_plan_;
+  bool drafting_pays_ = false;  // when it was last asked
   // Steps for which they have not drafted, and after how many they draft a few tokens, whether or
   // not that promises to pay: twice as many each time, until it does.
-  int64_t sparse_skipped_ = 0, sparse_retry_ = kFirstRetry;
+  int64_t drafting_skipped_ = 0, drafting_retry_ = kFirstRetry;
   static constexpr int64_t kFirstRetry = 64, kLastRetry = 1024;
   // A GPU computes a step while the last one's results are sent, which takes the readers' locks and
   // wakes them. On a CPU they are sent first, and after all parts of a divided plan.

@@ -1,9 +1,39 @@
 // Drafts: proposed before a step, and followed after it.
 #include <algorithm>
+#include <utility>
 
+#include "base/error.h"
 #include "engine/core.h"
 
 namespace litecache::engine {
+
+void Core::PrepareDrafts() {
+  const kv::Cache& cache = *backend_.cache;
+  if (!cache.CanTruncate()) {
+    throw Unsupported(
+        "draft: KV policy '{}' cannot take back rejected tokens here; use full or litecache",
+        cache.policy());
+  }
+  if (options_.draft_sparse && !cache.SelectsRows()) {
+    throw Unsupported(
+        "draft = sparse: every step of KV policy '{}' attends all rows, so none is faster than "
+        "another; use policy litecache, or draft = lookup",
+        cache.policy());
+  }
+  if (backend_.draft_decoder == nullptr) return;
+  draft_model_ = std::make_unique<DraftModel>(
+      *backend_.device, *backend_.stream, *backend_.draft_decoder, *backend_.draft_cache,
+      options_.max_batch + options_.prefill_chunk, options_.max_batch);
+}
+
+std::unique_ptr<SampleDrafts> Core::StartDrafts(Group* group) {
+  auto drafts = std::make_unique<SampleDrafts>(group->request.prompt);
+  if (draft_model_ == nullptr) return drafts;
+  const bool first = group->samples.size() == 1;  // this one
+  drafts->sequence = first ? std::exchange(group->draft_sequence, 0)
+                           : draft_model_->Fork(group->samples[0].drafts->sequence);
+  return drafts;
+}
 
 void Core::ProposeDrafts() {
   int64_t rows = 0;
@@ -20,8 +50,8 @@ void Core::ProposeDrafts() {
   if (prefilling) return;
   auto tokens = static_cast<double>(rows);
   int64_t left = options_.score_rows;  // logits that the step has room for
-  sparse_.clear();
-  std::vector<double> rates;  // of sparse_
+  step_drafts_.clear();
+  std::vector<double> rates;  // of step_drafts_
   for (const auto& group : scheduler_.running()) {
     for (size_t i = 0; i < group->samples.size(); ++i) {
       Sample& sample = group->samples[i];
@@ -34,32 +64,39 @@ void Core::ProposeDrafts() {
       const int64_t length = ProposeLookup(most, rows, &drafts, &tokens);
       rows += length;
       left -= length;
-      if (length > 0 || !options_.draft_sparse) continue;
-      drafts.match = Acceptance::kSparse;
-      sparse_.push_back({group.get(), i, most, sample.last_token});
-      rates.push_back(drafts.acceptance.Rate(Acceptance::kSparse));
+      const int64_t by_steps = length > 0 ? 0 : DraftedBySteps(*group, sample, most);
+      if (by_steps <= 0) continue;
+      drafts.match = Acceptance::kBySteps;
+      step_drafts_.push_back({group.get(), i, by_steps, sample.last_token});
+      rates.push_back(drafts.acceptance.Rate(Acceptance::kBySteps));
     }
   }
-  if (sparse_.empty()) return;
-  sparse_pays_ = false;
-  if (!options_.draft_always && !RowsDominate()) return;
-  const int64_t most = std::min(options_.draft_tokens, left / std::ssize(sparse_));
+  if (step_drafts_.empty()) return;
+  drafting_pays_ = false;
+  if (options_.draft_sparse && !options_.draft_always && !RowsDominate()) return;
+  const int64_t most = std::min(options_.draft_tokens, left / std::ssize(step_drafts_));
   int64_t length = options_.draft_always
                        ? most
-                       : SparseLength(step_costs_, sparse_costs_, rates, most, rows, tokens);
-  sparse_pays_ = length > 0;
-  if (sparse_pays_) {
-    sparse_skipped_ = 0;
-    sparse_retry_ = kFirstRetry;
-  } else if (++sparse_skipped_ >= sparse_retry_) {
-    // What decode steps cost changes with the contexts, so they are measured again.
+                       : StepsLength(step_costs_, drafting_costs_, rates, most, rows, tokens);
+  drafting_pays_ = length > 0;
+  if (drafting_pays_) {
+    drafting_skipped_ = 0;
+    drafting_retry_ = kFirstRetry;
+  } else if (++drafting_skipped_ >= drafting_retry_) {
+    // What such steps cost changes with the contexts, so they are measured again.
     length = std::min(most, kFewDrafts);
-    sparse_skipped_ = 0;
-    sparse_retry_ = std::min(2 * sparse_retry_, kLastRetry);
   }
-  if (length > 0) return DraftSparse(length);
-  for (const SparseDraft& one : sparse_) {
-    one.group->samples[one.sample].drafts->acceptance.Skip(Acceptance::kSparse);
+  if (length > 0) {
+    // A draft model that has not drafted for a while first computes what it lacks.
+    const bool drafted = DraftBySteps(length);
+    if (!drafting_pays_ && drafted) {
+      drafting_skipped_ = 0;
+      drafting_retry_ = std::min(2 * drafting_retry_, kLastRetry);
+    }
+    return;
+  }
+  for (const StepDraft& one : step_drafts_) {
+    one.group->samples[one.sample].drafts->acceptance.Skip(Acceptance::kBySteps);
   }
 }
 
@@ -69,11 +106,17 @@ bool Core::RowsDominate() const {
   // four fifths at 3.9 (lab/notes/drafts.md).
   constexpr uint64_t kLeastRatio = 2;
   int64_t tokens = 0;
-  for (const SparseDraft& one : sparse_) {
+  for (const StepDraft& one : step_drafts_) {
     tokens += backend_.cache->Length(one.group->samples[one.sample].sequence);
   }
   return static_cast<uint64_t>(tokens) * backend_.cache->layout().token_bytes() >=
-         kLeastRatio * backend_.decoder->weight_bytes_per_step(std::ssize(sparse_));
+         kLeastRatio * backend_.decoder->weight_bytes_per_step(std::ssize(step_drafts_));
+}
+
+int64_t Core::DraftedBySteps(const Group& group, const Sample& sample, int64_t most) const {
+  if (draft_model_ == nullptr) return options_.draft_sparse ? most : 0;
+  if (sample.drafts->sequence == 0) return 0;
+  return std::min(most, draft_model_->Room(group.prompt_size() + sample.generated));
 }
 
 int64_t Core::ProposeLookup(int64_t most, int64_t rows, SampleDrafts* drafts, double* tokens) {
@@ -85,8 +128,8 @@ int64_t Core::ProposeLookup(int64_t most, int64_t rows, SampleDrafts* drafts, do
       options_.draft_always ? most : DraftLength(step_costs_, rate, most, rows, tokens);
   if (length == 0) drafts->acceptance.Skip(drafts->match);
   // A match costs nothing, but decode steps may be right more often.
-  if (sparse_pays_ && !options_.draft_always &&
-      rate < drafts->acceptance.Rate(Acceptance::kSparse)) {
+  if (drafting_pays_ && !options_.draft_always &&
+      rate < drafts->acceptance.Rate(Acceptance::kBySteps)) {
     length = 0;
   }
   drafts->next.resize(static_cast<size_t>(length));
@@ -155,6 +198,7 @@ void Core::TruncateRejected(const Group& group, const Sample& sample) {
   if (backend_.cache->Length(sample.sequence) > rows) {
     backend_.cache->Truncate(sample.sequence, rows);
   }
+  if (draft_model_ != nullptr) draft_model_->Truncate(sample.drafts->sequence, rows);
 }
 
 }  // namespace litecache::engine

@@ -92,6 +92,9 @@ void Core::ReleaseSequence(Group* group, const Sample* sample, bool keep) {
     });
   }
   backend_.cache->Release(sequence);
+  if (draft_model_ != nullptr) {
+    draft_model_->Release(sample != nullptr ? sample->drafts->sequence : group->draft_sequence);
+  }
 }
 
 void Core::EndSample(Group* group, Sample* sample) {

@@ -18,6 +18,7 @@
 #include "base/thread_pool.h"
 #include "engine/core.h"
 #include "engine/deterministic.h"
+#include "engine/draft/drafters.h"
 #include "engine/engine_plan.h"
 #include "engine/kv_profile.h"
 #include "engine/load.h"
@@ -53,7 +54,11 @@ class EngineImpl final : public Engine {
       : parts_(std::move(parts)),
         plan_(engine::PlanTogether(parts_, options)),
         kv_notes_(engine::DescribePlan(*plan_.cache, plan_.kv, plan_.profile.get())),
-        cache_(plan_.cache->Create(parts_.machine.compute(), plan_.memory.kv)) {
+        cache_(plan_.cache->Create(parts_.machine.compute(), plan_.memory.kv)),
+        draft_cache_(
+            plan_.draft_cache == nullptr
+                ? nullptr
+                : plan_.draft_cache->Create(parts_.machine.compute(), plan_.memory.draft.kv)) {
     if (parts_.group != nullptr) LeadRanks();
     for (const std::string& note : kv_notes_) LogInfo("KV cache: {}", note);
     if (const auto warning = engine::PlanWarning(*plan_.cache, plan_.profile.get());
@@ -72,7 +77,9 @@ class EngineImpl final : public Engine {
         return std::make_unique<TokenizerText>(parts_.tokenizer, skip_special);
       };
     }
-    const std::string drafts = Drafts(options, *backend.cache);
+    backend.draft_decoder = parts_.draft_decoder.get();
+    backend.draft_cache = draft_cache_.get();
+    const engine::Drafters drafters = engine::ParseDrafters(Drafts(options, *backend.cache));
     core_ = std::make_unique<engine::Core>(
         backend, engine::CoreOptions{
                      plan_.memory.context_limit, plan_.memory.max_batch, plan_.memory.prefill_chunk,
@@ -83,8 +90,8 @@ class EngineImpl final : public Engine {
                      options.deterministic ? engine::DeterministicRows(
                                                  *parts_.decoder, parts_.device(), plan_.kv.policy)
                                            : 0,
-                     drafts == "off" ? 0 : options.draft_tokens, drafts.starts_with("lookup"),
-                     drafts.ends_with("sparse"), DraftsAlways()});
+                     drafters.any() ? options.draft_tokens : 0, drafters.lookup, drafters.sparse,
+                     DraftsAlways()});
   }
 
   ~EngineImpl() override {
@@ -204,7 +211,7 @@ class EngineImpl final : public Engine {
   Parts parts_;
   engine::Plan plan_;
   std::vector<std::string> kv_notes_;
-  std::unique_ptr<kv::Cache> cache_;
+  std::unique_ptr<kv::Cache> cache_, draft_cache_;  // the second of a draft model; else null
   // With tensor parallelism; null without.
   std::unique_ptr<engine::LeadingCache> leading_cache_;
   std::unique_ptr<engine::LeadingDecoder> leading_decoder_;

@@ -63,8 +63,37 @@ uint64_t ScratchBytes(const Parts& parts, const kv::CachePlan& cache_plan,
   return ops::LinearScratchBytes(rows, depth, threads) + cache;
 }
 
-MemoryPlan PlanMemory(const Parts& parts, kv::CachePlan* cache, int64_t score_rows,
-                      const EngineOptions& options) {
+// A draft model computes as many rows as the model, and logits of one row of each sequence.
+void AddDraftModel(const Parts& parts, const kv::CachePlan& cache, int64_t rows,
+                   const EngineOptions& options, MemoryRequest* request) {
+  const model::Decoder& decoder = *parts.draft_decoder;
+  const model::ModelConfig& config = decoder.config();
+  request->draft_cache = &cache;
+  request->draft_context = config.max_context;
+  request->draft_weights = decoder.weight_bytes();
+  request->draft_buffers =
+      decoder.WorkspaceBytes(rows, options.max_batch) +
+      static_cast<uint64_t>(options.max_batch * config.vocab) * sizeof(float) +
+      cache.ScratchBytes(options.max_batch, config.max_context, parts.machine.cpu->pool().size());
+}
+
+// Of plan.kv, for up to `options.max_batch` sequences.
+void PlanCaches(const Parts& parts, const EngineOptions& options, Plan* plan) {
+  plan->cache = kv::MakeCachePlan(ConfigOf(parts).kv_layout(parts.decoder->kv_dtype()), plan->kv,
+                                  plan->profile, parts.device());
+  if (options.draft != "off" || options.exact) plan->cache->PlanDrafts(options.draft_tokens);
+  if (parts.draft_decoder == nullptr) return;
+  const model::Decoder& draft = *parts.draft_decoder;
+  KvOptions full;
+  full.policy = "full";
+  plan->draft_cache =
+      kv::MakeCachePlan(draft.config().kv_layout(draft.kv_dtype()), full, nullptr, parts.device());
+  plan->draft_cache->PlanDrafts(options.draft_tokens);
+}
+
+MemoryPlan PlanMemory(const Parts& parts, const Plan& caches, const EngineOptions& options) {
+  kv::CachePlan* const cache = caches.cache.get();
+  const int64_t score_rows = caches.score_rows;
   const model::ModelConfig& config = ConfigOf(parts);
   const int64_t prefill_chunk = PrefillChunk(parts, options);
   const int64_t rows = options.max_batch + prefill_chunk;
@@ -85,6 +114,9 @@ MemoryPlan PlanMemory(const Parts& parts, kv::CachePlan* cache, int64_t score_ro
       static_cast<uint64_t>(logit_rows + of_threads) * logit_row_bytes +
       ScratchBytes(parts, *cache, options, rows) +
       DeviceSamplerBytes(parts.machine.compute(), *parts.stream, options.max_batch, config.vocab);
+  if (parts.draft_decoder != nullptr) {
+    AddDraftModel(parts, *caches.draft_cache, rows, options, &request);
+  }
   request.two_memories = parts.gpu_budget > 0;
   request.device = parts.gpu_budget > 0 ? parts.gpu_budget : options.kv.device_memory;
   request.host = options.kv.host_memory;
@@ -110,10 +142,8 @@ MemoryPlan PlanMemory(const Parts& parts, kv::CachePlan* cache, int64_t score_ro
 // For up to `batch` sequences. Sets cache and memory of `plan`.
 void PlanFor(const Parts& parts, EngineOptions options, int64_t batch, Plan* plan) {
   options.max_batch = batch;
-  plan->cache = kv::MakeCachePlan(ConfigOf(parts).kv_layout(parts.decoder->kv_dtype()), plan->kv,
-                                  plan->profile, parts.device());
-  if (options.draft != "off" || options.exact) plan->cache->PlanDrafts(options.draft_tokens);
-  plan->memory = PlanMemory(parts, plan->cache.get(), plan->score_rows, options);
+  PlanCaches(parts, options, plan);
+  plan->memory = PlanMemory(parts, *plan, options);
 }
 
 // For the most sequences, a power of two up to EngineOptions::kDefaultBatch, that cost neither a

@@ -27,6 +27,7 @@ struct Parts {
   std::shared_ptr<parallel::Communicator> ranks;
   std::unique_ptr<Stream> stream;
   std::unique_ptr<model::Decoder> decoder;
+  std::unique_ptr<model::Decoder> draft_decoder;  // null without a draft model
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::filesystem::path directory;
   std::string name;                       // for messages
@@ -46,7 +47,8 @@ struct Plan {
   KvOptions kv;                                // with the policy that auto came to
   std::shared_ptr<const kv::Profile> profile;  // null without one
   std::unique_ptr<kv::CachePlan> cache;
-  int64_t score_rows = 0;  // of a step of a score job
+  std::unique_ptr<kv::CachePlan> draft_cache;  // null without a draft model
+  int64_t score_rows = 0;                      // of a step of a score job
   MemoryPlan memory;
   // Where policy full has no room for the whole context: what has, for messages; else empty.
   std::string alternative;

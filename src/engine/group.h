@@ -76,6 +76,10 @@ struct Group {
   bool admitted = false;
   kv::SequenceId prompt_sequence = 0;  // while the prompt is processed; otherwise 0
   int64_t prefilled = 0;               // prompt tokens in the cache
+  // The prompt's in the draft model's cache until the samples start; 0: none, and nothing is
+  // drafted for them. draft_bytes: what each of them may take there.
+  kv::SequenceId draft_sequence = 0;
+  kv::TierBytes draft_bytes;
   // Prompt lengths, ascending and above `prefilled`, that chunks end at, because the prompt is kept
   // as a prefix there (PrefixReuse).
   std::vector<int64_t> keep_at;

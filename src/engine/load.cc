@@ -11,6 +11,8 @@
 #include "base/progress.h"
 #include "base/units.h"
 #include "device/machine.h"
+#include "engine/draft/drafters.h"
+#include "engine/draft/load_draft.h"
 #include "engine/memory_plan.h"
 #include "io/checkpoint.h"
 #include "io/generation_config.h"
@@ -184,6 +186,15 @@ Parts LoadParts(const ModelSource& source, const EngineOptions& options,
                 std::shared_ptr<parallel::ProcessGroup> group) {
   Parts parts = Begin(options, source.model, std::move(group));
   source.seed ? MakeRandom(*source.seed, options, &parts) : LoadFiles(options, &parts);
+  const std::string draft = ParseDrafters(options.draft).model;
+  // On a GPU drafts are refused once the plan says what `exact` needs.
+  if (draft.empty() || parts.machine.gpu != nullptr) return parts;
+  model::LoadOptions load;
+  load.dtype = WeightOptions(options).dtype;
+  const LoadingBar bar(options, &load);
+  const uint64_t weights = parts.decoder->weight_bytes();
+  parts.draft_decoder = LoadDraftModel(parts.machine.compute(), draft, parts.tokenizer.get(), load,
+                                       parts.budget > weights ? parts.budget - weights : 0);
   return parts;
 }
 

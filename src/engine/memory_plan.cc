@@ -35,12 +35,12 @@ namespace {
 uint64_t Minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
 // The most tokens that a sequence can have so that its cost fits.
-template <class Fits>
-int64_t LargestContext(const kv::CachePlan& cache, int64_t limit, const Fits& fits) {
+template <class Cost, class Fits>
+int64_t LargestContext(const Cost& cost, int64_t limit, const Fits& fits) {
   int64_t low = 0, high = limit;  // the cost grows with the length
   while (low < high) {
     const int64_t middle = low + (high - low + 1) / 2;
-    if (fits(cache.BytesFor(middle))) {
+    if (fits(cost(middle))) {
       low = middle;
     } else {
       high = middle - 1;
@@ -78,15 +78,18 @@ kv::TierBytes SplitKv(const kv::TierBytes& caps, uint64_t left, const kv::TierBy
   const bool device_short = needed.device > caps.device, host_short = needed.host > caps.host;
   if (!request.two_memories) {
     throw CapacityError(
-        "{} does not fit: of the memory budget of {}{} the weights take {} and the buffers {}, "
+        "{} does not fit: of the memory budget of {}{} the weights take {}{} and the buffers {}, "
         "which leaves {} for KV, {} tokens; {} {}: raise {}{}",
         request.model, FormatBytes(plan.total),
         request.device > 0 ? fmt::format(" ({} on the device)",
                                          FormatBytes(std::min(request.device, request.total)))
                            : "",
-        FormatBytes(plan.weights), FormatBytes(plan.buffers),
-        kv::FormatTiers({caps.device, needed.host > 0 ? caps.host : 0}), largest, what,
-        kv::FormatTiers(needed),
+        FormatBytes(plan.weights),
+        request.draft_cache != nullptr
+            ? fmt::format(", the draft model {}", FormatBytes(plan.draft.total()))
+            : "",
+        FormatBytes(plan.buffers), kv::FormatTiers({caps.device, needed.host > 0 ? caps.host : 0}),
+        largest, what, kv::FormatTiers(needed),
         device_short && request.device > 0 ? "--device-memory"
         : host_short && request.host > 0   ? "--host-memory"
                                            : "--memory",
@@ -112,27 +115,35 @@ MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
     throw InvalidArgument("max_context = {} is not between 1 and {} tokens, the context of {}",
                           request.wanted_context, request.model_context, request.model);
   }
-  CheckWeightsFit(request.model, request.weights,
+  CheckWeightsFit(request.model, request.weights + request.draft_weights,
                   request.two_memories ? request.device : request.total, request.two_memories);
   const int64_t context =
       request.wanted_context > 0 ? request.wanted_context : request.model_context;
   kv::CachePlan& cache = *request.cache;
-  const uint64_t fixed = request.weights + request.buffers;
+  const auto draft_bytes = [&](int64_t tokens) -> uint64_t {
+    if (request.draft_cache == nullptr) return 0;
+    return request.draft_cache->BytesFor(std::min(tokens, request.draft_context)).total();
+  };
+  const auto own_cost = [&](int64_t tokens) { return cache.BytesFor(tokens); };
+  const auto cost = [&](int64_t tokens) {
+    return own_cost(tokens) + kv::TierBytes{.device = draft_bytes(tokens)};
+  };
+  const uint64_t fixed =
+      request.weights + request.buffers + request.draft_weights + request.draft_buffers;
   const uint64_t left = Minus(request.total, fixed);
   const uint64_t device =
       request.device > 0 ? std::min(request.device, request.total) : request.total;
   const uint64_t host = request.host > 0 ? request.host : left;
   const kv::TierBytes caps{std::min(Minus(device, fixed), left),
                            request.two_memories ? host : std::min(host, left)};
-  const auto fits = [&](const kv::TierBytes& cost) {
-    return cost.FitsIn(caps) && (request.two_memories || cost.total() <= left);
+  const auto fits = [&](const kv::TierBytes& bytes) {
+    return bytes.FitsIn(caps) && (request.two_memories || bytes.total() <= left);
   };
   const int64_t least = request.wanted_context > 0 ? request.wanted_context : 1;
-  int64_t largest = LargestContext(cache, context, fits);
+  int64_t largest = LargestContext(cost, context, fits);
   // An offloaded head takes less device memory and more host memory.
-  while (largest < least && cache.BytesFor(least).device > caps.device &&
-         cache.DropResidentHead()) {
-    largest = LargestContext(cache, context, fits);
+  while (largest < least && cost(least).device > caps.device && cache.DropResidentHead()) {
+    largest = LargestContext(cost, context, fits);
   }
 
   MemoryPlan plan;
@@ -146,16 +157,24 @@ MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
   plan.host_weights = request.host_weights;
   plan.offloaded_layers = request.offloaded_layers;
   plan.buffers = request.buffers;
+  plan.draft.weights = request.draft_weights;
+  plan.draft.buffers = request.draft_buffers;
   plan.kv_policy = request.policy;
   plan.kv_device_holds = cache.DeviceHolds();
   plan.kv_per_token = cache.layout().token_bytes();
   plan.context_limit = context;
   plan.max_batch = request.max_batch;
-  if (largest < least) Refuse(request, plan, caps, cache.BytesFor(least), largest);
-  plan.kv = SplitKv(caps, request.two_memories ? caps.total() : left, cache.BytesFor(largest),
+  if (largest < least) Refuse(request, plan, caps, cost(least), largest);
+  plan.kv = SplitKv(caps, request.two_memories ? caps.total() : left, cost(largest),
                     static_cast<uint64_t>(request.max_batch));
+  if (const uint64_t drafts = draft_bytes(largest); drafts > 0) {
+    const double share = static_cast<double>(drafts) / static_cast<double>(cost(largest).device);
+    plan.draft.kv.device =
+        std::max(drafts, static_cast<uint64_t>(share * static_cast<double>(plan.kv.device)));
+    plan.kv.device -= plan.draft.kv.device;
+  }
   plan.largest_context = LargestContext(
-      cache, context, [&](const kv::TierBytes& cost) { return cost.FitsIn(plan.kv); });
+      own_cost, context, [&](const kv::TierBytes& bytes) { return bytes.FitsIn(plan.kv); });
   plan.kv_largest = cache.BytesFor(plan.largest_context);
   plan.kv_parts = cache.DeviceParts(plan.largest_context);
   return plan;
@@ -185,6 +204,12 @@ std::string MemoryPlan::ToString() const {
            ? fmt::format("activations, logits and scratch of a step of {} prompt tokens",
                          prefill_chunk)
            : "activations, logits and scratch of the largest step");
+  if (draft.total() > 0) {
+    line("draft", draft.total(),
+         fmt::format("the draft model: weights {}, buffers {}, KV cache {}",
+                     FormatBytes(draft.weights), FormatBytes(draft.buffers),
+                     FormatBytes(draft.kv.total())));
+  }
   if (kv.host == 0) {
     line("KV cache", kv.device, kv_device_holds);
   } else {
@@ -218,7 +243,7 @@ std::string MemoryPlan::ToString() const {
     unused(host_total, host_weights + kv.host);
   } else {
     if (kv.host > 0) store();
-    unused(total, weights + buffers + kv.total());
+    unused(total, weights + buffers + draft.total() + kv.total());
   }
   text += fmt::format("Largest context {} tokens ({}); up to {} {} together\n", largest_context,
                       largest_context < context_limit ? "what the memory allows"

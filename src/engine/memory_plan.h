@@ -25,6 +25,10 @@ struct MemoryRequest {
   bool weights_mapped = false;     // files are mapped rather than copied
   uint64_t buffers = 0;            // activations, logits, sampling, scratch
   kv::CachePlan* cache = nullptr;  // may lose resident heads to fit
+  // Of a draft model; null without.
+  const kv::CachePlan* draft_cache = nullptr;
+  int64_t draft_context = 0;
+  uint64_t draft_weights = 0, draft_buffers = 0;
   std::string policy;
   int64_t model_context = 0;   // the model's own limit
   int64_t wanted_context = 0;  // requested by the user; 0: as much as fits
@@ -32,7 +36,8 @@ struct MemoryRequest {
 };
 
 // Weights come first, then buffers, then KV with the rest, but no more than max_batch sequences of
-// full context can use, split between the tiers in the proportion that a sequence needs. Throws
+// full context can use, split between the tiers in the proportion that a sequence needs, and
+// between the model and a draft model in the same way. Throws
 // CapacityError with the numbers if weights, or weights and buffers, or the wanted context do not
 // fit; InvalidArgument if the wanted context exceeds the model's.
 MemoryPlan MakeMemoryPlan(const MemoryRequest& request);

@@ -1,6 +1,7 @@
 // The table of the engine's options, one row each.
 #include "base/error.h"
 #include "base/option_makers.h"
+#include "engine/draft/drafters.h"
 #include "litecache/engine.h"
 #include "model/weight_types.h"
 
@@ -54,10 +55,12 @@ Rows EngineRows() {
           "Answers that do not depend on the requests beside them, in bf16 as well; slower for "
           "many "
           "requests. With policies full and litecache"),
-      Row("draft", &O::draft, Choice({"off", "lookup", "sparse", "lookup,sparse"}),
+      Row("draft", &O::draft, Text("NAME"),
           "Drafts of the next tokens, which the model checks in one step; the answer is the "
           "same but for bf16 rounding. lookup: what followed the last tokens earlier in prompt or "
-          "answer. sparse: decode steps of policy litecache. On the CPU"),
+          "answer. sparse: decode steps of policy litecache. DIR: a smaller model with the same "
+          "tokenizer, a directory or a GGUF file like --model. On the CPU",
+          {.values = "off, lookup, sparse, lookup,sparse, DIR, lookup,DIR"}),
       Row("draft_tokens", &O::draft_tokens, Whole(1, 63),
           "The most tokens drafted for a sequence in a step; fewer where more do not pay"),
       Row("exact", &O::exact, Flag(),
@@ -138,6 +141,11 @@ void EngineOptions::Validate(OptionNames names) const {
     throw InvalidArgument("{} {}: {}", name("quantize"), quantize, error.what());
   }
   kv.Validate(names);
+  const engine::Drafters drafters = engine::ParseDrafters(draft, name("draft"));
+  if (!drafters.model.empty() && tensor_parallel > 1) {
+    throw InvalidArgument("{} {}: a draft model is not divided among ranks; leave out {} {}",
+                          name("draft"), draft, name("tensor_parallel"), tensor_parallel);
+  }
   if ((draft != "off" || exact) && deterministic) {
     throw InvalidArgument("{}: the rows of a draft are computed together, so it excludes {}",
                           draft != "off" ? name("draft") + " " + draft : name("exact"),

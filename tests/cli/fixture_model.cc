@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "model/families.h"
 #include "source_directory.h"
 
 namespace litecache::testing {
@@ -117,6 +118,14 @@ FixtureModel::FixtureModel(int64_t max_context, const std::string& name) {
   directory_.Write(
       "tokenizer_config.json",
       Json{{"bos_token", "<s>"}, {"eos_token", "</s>"}, {"chat_template", kTemplate}}.dump());
+}
+
+std::vector<std::string> FamilyNames() {
+  std::vector<std::string> names;
+  for (const model::FamilySpec& family : model::Families()) {
+    names.emplace_back(model::Name(family.family));
+  }
+  return names;
 }
 
 const FixtureModel& SharedModel() {

@@ -31,6 +31,9 @@ class FixtureModel {
   TemporaryDirectory directory_;
 };
 
+// The names of all families; each is that of a fixture.
+std::vector<std::string> FamilyNames();
+
 // Shared by all tests of a program.
 const FixtureModel& SharedModel();
 // With a context longer than any test.

@@ -51,17 +51,34 @@ struct Fixture {
                     &rig.device.pool()};
     backend.token_text = [](bool) { return std::make_unique<ToyText>(); };
     backend.eos_ids = eos_ids;
+    backend.draft_decoder = draft_decoder.get();
+    backend.draft_cache = draft_cache.get();
     core = std::make_unique<Core>(backend, options);
     return *core;
   }
   ~Fixture() {
     core.reset();
     EXPECT_EQ(rig.cache->GetStats().used.device, 0u) << "pages leaked";
+    if (draft_cache != nullptr) {
+      EXPECT_EQ(draft_cache->GetStats().used.device, 0u) << "pages of the draft model leaked";
+    }
+  }
+  // Lets a decoder draft; its cache has room for sequences of so many tokens together.
+  void DraftBy(std::unique_ptr<ToyDecoder> decoder, int64_t tokens) {
+    draft_decoder = std::move(decoder);
+    KvOptions full;
+    full.policy = "full";
+    const auto plan =
+        kv::MakeCachePlan(draft_decoder->config().kv_layout(DType::kF32), full, nullptr);
+    plan->PlanDrafts(options.draft_tokens);
+    draft_cache = plan->Create(rig.device, plan->BytesFor(tokens));
   }
 
   ToyRig rig;
   CoreOptions options;
   std::vector<int32_t> eos_ids;
+  std::unique_ptr<ToyDecoder> draft_decoder;
+  std::unique_ptr<kv::Cache> draft_cache;
   std::unique_ptr<Core> core;
 };
 

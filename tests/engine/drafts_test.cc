@@ -14,6 +14,9 @@ constexpr CoreOptions kPlain{
 struct Drafter {
   std::string name;
   bool lookup = false, sparse = false;
+  // A draft model: the window of its first layer, which makes its choices differ now and then, its
+  // vocabulary, and the most tokens that its cache and its context have room for; 0: none.
+  int64_t window = 0, vocab = 0, room = 0, context = 4000;
 };
 
 CoreOptions Drafting(int64_t tokens, const Drafter& drafter = {"lookup", true}) {
@@ -29,15 +32,24 @@ CoreOptions Drafting(int64_t tokens, const Drafter& drafter = {"lookup", true}) 
 struct DraftingFixture : Fixture {
   DraftingFixture(int64_t tokens, const Drafter& drafter) : Fixture(Drafting(tokens, drafter)) {
     if (drafter.sparse) rig.cache = FewRows(rig);
+    if (drafter.room == 0) return;
+    DraftBy(std::make_unique<ToyDecoder>(drafter.context, drafter.window, drafter.vocab),
+            drafter.room);
   }
 };
 
 class DraftsTest : public ::testing::TestWithParam<Drafter> {};
 
-INSTANTIATE_TEST_SUITE_P(Drafters, DraftsTest,
-                         ::testing::Values(Drafter{"lookup", true}, Drafter{"sparse", false, true},
-                                           Drafter{"both", true, true}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Drafters, DraftsTest,
+    ::testing::Values(Drafter{"lookup", true}, Drafter{"sparse", false, true},
+                      Drafter{"both", true, true},
+                      Drafter{"model", false, false, 16, ToyDecoder::kVocab, 20'000},
+                      Drafter{"smaller_vocabulary", false, false, 16, 90, 20'000},
+                      Drafter{"larger_vocabulary_and_lookup", true, false, 16, 103, 20'000},
+                      // Not all requests have a place in its cache, or end in its context.
+                      Drafter{"little_room", false, false, 16, ToyDecoder::kVocab, 2560, 140}),
+    [](const auto& info) { return info.param.name; });
 
 // A request whose answer consists of a few tokens, so that text repeats and about half of the
 // drafted tokens are chosen.
@@ -95,7 +107,7 @@ TEST_P(DraftsTest, ChangeNoAnswer) {
     EXPECT_EQ(stats.generated_tokens - requests[i].n, stats.drafts.passes + stats.drafts.accepted);
   }
   const EngineStats stats = with.Stats();
-  EXPECT_EQ(stats.drafts.sparse_steps > 0, GetParam().sparse);
+  EXPECT_EQ(stats.drafts.draft_steps > 0, GetParam().sparse || GetParam().room > 0);
   EXPECT_GT(stats.drafts.accepted, stats.generated_tokens / 40);
   EXPECT_LT(stats.drafts.accepted, stats.drafts.drafted);
   EXPECT_EQ(stats.generated_tokens - firsts, stats.drafts.passes + stats.drafts.accepted);
@@ -127,6 +139,52 @@ TEST_P(DraftsTest, CancelsLeaveNothingAndKeptPrefixesHoldNoRejectedToken) {
     EXPECT_EQ(ReadAll(*with.Submit(request))[0].tokens, expected[0].tokens);
   }
   EXPECT_GT(with.Stats().prefix.hits, 0);
+  EXPECT_GT(with.Stats().drafts.accepted, 0);
+}
+
+// A model that drafts for itself is right but for rounding; with kept prefixes, too, which it first
+// computes again, 64 tokens with each step.
+TEST(Drafts, TheModelItselfIsAlwaysRight) {
+  auto random = TestRandom(6);
+  DraftingFixture drafting(5, {"itself", false, false, 0, ToyDecoder::kVocab, 20'000});
+  drafting.options.prefixes = PrefixOptions{};
+  Core& core = drafting.Start();
+  Request request;
+  request.prompt = RandomPrompt(random, 300);
+  request.max_tokens = 61;
+  for (int turn = 0; turn < 4; ++turn) {
+    request.n = 1 + turn % 2;
+    request.sampling.temperature = turn < 2 ? 0 : 1;
+    request.sampling.seed = random();
+    const auto handle = core.Submit(request);
+    const auto answers = ReadAll(*handle, request.n);
+    const DraftStats stats = handle->Stats().drafts;
+    EXPECT_GE(static_cast<double>(stats.accepted), 0.95 * static_cast<double>(stats.drafted));
+    EXPECT_GT(stats.tokens_per_pass(), turn == 0 ? 5.0 : 2.5) << "turn " << turn;
+    request.prompt.insert(request.prompt.end(), answers[0].tokens.begin(), answers[0].tokens.end());
+  }
+  EXPECT_GT(core.Stats().prefix.hits, 0);
+}
+
+// Whatever goes wrong in the draft model, answers stay.
+TEST(Drafts, AFailingDraftModelChangesNoAnswer) {
+  auto random = TestRandom(7);
+  Fixture plain(kPlain);
+  DraftingFixture drafting(5, {"failing", false, false, 16, ToyDecoder::kVocab, 20'000});
+  drafting.draft_decoder->poison = static_cast<int32_t>(random() % ToyDecoder::kVocab);
+  drafting.draft_decoder->spoiled = static_cast<int32_t>(random() % ToyDecoder::kVocab);
+  drafting.draft_decoder->most_rows = 30;
+  Core& without = plain.Start();
+  Core& with = drafting.Start();
+  for (int i = 0; i < 30; ++i) {
+    const Request request = FewTokens(random);
+    const auto expected = ReadAll(*without.Submit(request), request.n);
+    const auto drafted = ReadAll(*with.Submit(request), request.n);
+    for (size_t sample = 0; sample < expected.size(); ++sample) {
+      EXPECT_EQ(drafted[sample].tokens, expected[sample].tokens);
+      EXPECT_EQ(drafted[sample].error, "");
+    }
+  }
   EXPECT_GT(with.Stats().drafts.accepted, 0);
 }
 
@@ -257,13 +315,13 @@ TEST(Drafts, TheLengthFollowsCostsAndAcceptance) {
   EXPECT_EQ(DraftLength(steep, 0.99, 8, 1, &tokens), 0);
   StepCosts sparse;
   const std::vector<double> rates = {0.9, 0.9};
-  EXPECT_EQ(SparseLength(costs, sparse, rates, 8, 2, 2), kFewDrafts) << "to measure what they cost";
+  EXPECT_EQ(StepsLength(costs, sparse, rates, 8, 2, 2), kFewDrafts) << "to measure what they cost";
   sparse.Measure(2, 0.1);
-  EXPECT_GE(SparseLength(costs, sparse, rates, 8, 2, 2), 3);
-  EXPECT_EQ(SparseLength(costs, sparse, std::vector<double>{0.01, 0.01}, 8, 2, 2), 0);
+  EXPECT_GE(StepsLength(costs, sparse, rates, 8, 2, 2), 3);
+  EXPECT_EQ(StepsLength(costs, sparse, std::vector<double>{0.01, 0.01}, 8, 2, 2), 0);
   sparse.Measure(2, 100);
-  EXPECT_EQ(SparseLength(costs, sparse, rates, 8, 2, 2), 0);
-  EXPECT_EQ(SparseLength(StepCosts(), sparse, rates, 8, 2, 2), 0);
+  EXPECT_EQ(StepsLength(costs, sparse, rates, 8, 2, 2), 0);
+  EXPECT_EQ(StepsLength(StepCosts(), sparse, rates, 8, 2, 2), 0);
   Acceptance acceptance;
   const double before = acceptance.Rate(6);
   for (int i = 0; i < 5; ++i) acceptance.Record(6, 4, 0);

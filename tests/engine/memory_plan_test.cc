@@ -52,6 +52,35 @@ std::string RefusalOf(const MemoryRequest& request) {
   }
 }
 
+// A draft model takes its weights and buffers first, and a share of KV such that both models have
+// room for equally many tokens.
+TEST(MemoryPlan, ADraftModelHasItsShare) {
+  const auto draft = kv::PlanFullCache({.layers = 3, .q_heads = 4, .kv_heads = 2, .head_dim = 64});
+  MemoryRequest request = Llama1B();
+  request.draft_cache = draft.get();
+  request.draft_weights = uint64_t{1} << 29;
+  request.draft_buffers = uint64_t{1} << 27;
+  for (const int64_t draft_context : {131072, 2048}) {
+    request.draft_context = draft_context;
+    for (const uint64_t gib : {8, 5, 4}) {
+      request.total = gib << 30;
+      const MemoryPlan plan = MakeMemoryPlan(request);
+      EXPECT_LE(plan.weights + plan.buffers + plan.kv.total() + plan.draft.total(), plan.total);
+      EXPECT_EQ(plan.draft.weights, request.draft_weights);
+      EXPECT_EQ(plan.draft.buffers, request.draft_buffers);
+      EXPECT_GE(plan.draft.kv.device,
+                draft->BytesFor(std::min(plan.largest_context, draft_context)).device);
+      // Little is wasted: one page more of each does not fit.
+      const uint64_t left =
+          plan.total - plan.weights - plan.buffers - plan.kv.total() - plan.draft.total();
+      EXPECT_LT(left, uint64_t{1} << 20);
+      EXPECT_EQ(LineOf(plan, "draft"), FormatBytes(plan.draft.total()));
+    }
+  }
+  request.total = (uint64_t{5} << 29) + (uint64_t{1} << 28);
+  EXPECT_NE(RefusalOf(request), "") << "the weights fit, but not those of the draft model";
+}
+
 TEST(MemoryPlan, TheRestIsForKv) {
   const MemoryPlan plan = MakeMemoryPlan(Llama1B());
   EXPECT_EQ(plan.kv_per_token, 32768u);

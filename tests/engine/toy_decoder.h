@@ -29,14 +29,15 @@ class ToyDecoder final : public model::Decoder {
   static constexpr int64_t kKvHeads = 2;
   static constexpr int64_t kLayers = 2;
 
-  // window: tokens that the first layer attends; 0: all.
-  explicit ToyDecoder(int64_t context = 1 << 20, int64_t window = 0) {
+  // window: tokens that the first layer attends; 0: all. vocab: the first tokens have the same
+  // logits in all vocabularies.
+  explicit ToyDecoder(int64_t context = 1 << 20, int64_t window = 0, int64_t vocab = kVocab) {
     config_.layers = kLayers;
     config_.q_heads = kQHeads;
     config_.kv_heads = kKvHeads;
     config_.head_dim = kHeadDim;
     config_.hidden = kQHeads * kHeadDim;
-    config_.vocab = kVocab;
+    config_.vocab = vocab;
     config_.max_context = context;
     config_.weight_dtype = DType::kF32;
     if (window > 0) {
@@ -103,7 +104,7 @@ class ToyDecoder final : public model::Decoder {
     }
     for (size_t i = 0; i < logit_rows.size(); ++i) {
       const auto row = static_cast<size_t>(logit_rows[i]);
-      for (int64_t token = 0; token < kVocab; ++token) {
+      for (int64_t token = 0; token < config_.vocab; ++token) {
         float sum = 0;
         for (size_t d = 0; d < kQHeads * kHeadDim; ++d) {
           sum += hidden[row * kQHeads * kHeadDim + d] * Noise(static_cast<int32_t>(token), 7, d, 2);

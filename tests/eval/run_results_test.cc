@@ -33,8 +33,7 @@ Prediction MakePrediction(std::mt19937_64& random) {
   p.queue_seconds = number();
   p.decode_seconds = number();
   p.depths = {0.125, 1.0 / 3};
-  if (random() % 2 == 0)
-    p.drafts = {.drafted = 31, .accepted = 17, .passes = 14, .sparse_steps = 9};
+  if (random() % 2 == 0) p.drafts = {.drafted = 31, .accepted = 17, .passes = 14, .draft_steps = 9};
   p.kv.lookups = number();
   p.kv.hits = number();
   p.kv.miss_bytes = 1e15 + number();

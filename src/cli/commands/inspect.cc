@@ -207,6 +207,7 @@ class InspectCommand final : public Command {
         {"weights", plan.weights},
         {"host_weights", plan.host_weights},
         {"weights_mapped", plan.weights_mapped},
+        {"draft", plan.draft.total()},
         {"buffers", plan.buffers},
         {"kv", {{"policy", plan.kv_policy}, {"device", plan.kv.device}, {"host", plan.kv.host}}},
         {"kv_per_token", plan.kv_per_token},

@@ -83,8 +83,8 @@ int64_t DraftLength(const StepCosts& costs, double rate, int64_t most, int64_t r
   return length;
 }
 
-int64_t SparseLength(const StepCosts& costs, const StepCosts& drafting,
-                     std::span<const double> rates, int64_t most, int64_t rows, double tokens) {
+int64_t StepsLength(const StepCosts& costs, const StepCosts& drafting,
+                    std::span<const double> rates, int64_t most, int64_t rows, double tokens) {
   const auto samples = static_cast<int64_t>(rates.size());
   const double alone = costs.Of(rows), drafted = drafting.Of(samples);
   if (samples == 0 || alone <= 0) return 0;

@@ -25,7 +25,7 @@ class StepCosts {
 class Acceptance {
  public:
   // In the place of a match's length: decode steps have drafted.
-  static constexpr int64_t kSparse = 0;
+  static constexpr int64_t kBySteps = 0;
   // The share of drafted tokens that are accepted if all before them were.
   double Rate(int64_t match) const;
   void Record(int64_t match, int64_t drafted, int64_t accepted);
@@ -35,7 +35,7 @@ class Acceptance {
  private:
   static constexpr size_t kClasses = 5;
   static size_t Class(int64_t match) {
-    return match == kSparse ? 4 : match < 3 ? 0 : match < 5 ? 1 : match < 9 ? 2 : 3;
+    return match == kBySteps ? 4 : match < 3 ? 0 : match < 5 ? 1 : match < 9 ? 2 : 3;
   }
 
   std::array<double, kClasses> tried_{}, accepted_{};
@@ -52,7 +52,7 @@ int64_t DraftLength(const StepCosts& costs, double rate, int64_t most, int64_t r
 // many tokens. The step that verifies has `rows` rows before drafts and gives `tokens` tokens. A
 // few (kFewDrafts), if decode steps have not been measured yet.
 inline constexpr int64_t kFewDrafts = 2;
-int64_t SparseLength(const StepCosts& costs, const StepCosts& drafting,
-                     std::span<const double> rates, int64_t most, int64_t rows, double tokens);
+int64_t StepsLength(const StepCosts& costs, const StepCosts& drafting,
+                    std::span<const double> rates, int64_t most, int64_t rows, double tokens);
 
 }  // namespace litecache::engine

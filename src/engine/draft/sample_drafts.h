@@ -7,6 +7,7 @@
 
 #include "engine/draft/draft_length.h"
 #include "engine/draft/lookup.h"
+#include "kv/cache.h"
 
 namespace litecache::engine {
 
@@ -15,8 +16,9 @@ struct SampleDrafts {
 
   LookupDrafter lookup;
   Acceptance acceptance;
-  std::vector<int32_t> next;  // for the next step; may be empty
-  int64_t match = 0;          // the length of the match that proposed it
+  std::vector<int32_t> next;    // for the next step; may be empty
+  int64_t match = 0;            // the length of the match that proposed it
+  kv::SequenceId sequence = 0;  // the draft model's; 0: it does not draft for this sample
 };
 
 }  // namespace litecache::engine

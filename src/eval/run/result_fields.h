@@ -33,7 +33,7 @@ inline constexpr std::pair<const char*, int64_t DraftStats::*> kDraftFields[] = 
     {"drafted", &DraftStats::drafted},
     {"accepted", &DraftStats::accepted},
     {"passes", &DraftStats::passes},
-    {"sparse_steps", &DraftStats::sparse_steps},
+    {"draft_steps", &DraftStats::draft_steps},
 };
 
 // The counters of a head, stored as arrays over the heads.

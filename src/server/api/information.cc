@@ -53,6 +53,7 @@ Json PropsJson(const ServedModel& model) {
                  {"host_weights", plan.host_weights},
                  {"weights_mapped", plan.weights_mapped},
                  {"buffers", plan.buffers},
+                 {"draft", plan.draft.total()},
                  {"kv", TiersJson(plan.kv)},
                  {"kv_per_token", plan.kv_per_token},
                  {"kv_largest_context", TiersJson(plan.kv_largest)},

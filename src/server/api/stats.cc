@@ -80,7 +80,7 @@ Json StatsJson(const ServedModel& model, double seconds, int64_t requests) {
            {{"drafted", stats.drafts.drafted},
             {"accepted", stats.drafts.accepted},
             {"passes", stats.drafts.passes},
-            {"sparse_steps", stats.drafts.sparse_steps}}},
+            {"draft_steps", stats.drafts.draft_steps}}},
           {"kv", KvStatsJson(stats.kv)},
           {"parts", PartsJson(stats.parts)},
           {"heads", stats.kv_heads.empty()

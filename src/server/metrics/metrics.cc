@@ -147,8 +147,8 @@ std::string MetricsText(const Metrics& metrics, const HttpCounters& http, const 
   page.Counter("litecache_draft_accepted_tokens_total", "Drafted tokens that were chosen.",
                engine.drafts.accepted);
   page.Counter("litecache_draft_steps_total",
-               "Decode steps of sequences that only drafted (draft = sparse).",
-               engine.drafts.sparse_steps);
+               "Steps of sequences that only drafted (draft = sparse, or a draft model's).",
+               engine.drafts.draft_steps);
   page.Counter("litecache_engine_steps_total", "Forward passes.", engine.steps);
   page.Counter("litecache_requests_rejected_total",
                "Requests refused with 429: the queue was full.", metrics.rejected);
