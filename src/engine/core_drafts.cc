@@ -127,7 +127,7 @@ int64_t Core::ProposeLookup(int64_t most, int64_t rows, SampleDrafts* drafts, do
   int64_t length =
       options_.draft_always ? most : DraftLength(step_costs_, rate, most, rows, tokens);
   if (length == 0) drafts->acceptance.Skip(drafts->match);
-  // A match costs nothing, but decode steps may be right more often.
+  // A match costs nothing, but steps may be right more often.
   if (drafting_pays_ && !options_.draft_always &&
       rate < drafts->acceptance.Rate(Acceptance::kBySteps)) {
     length = 0;

@@ -7,7 +7,7 @@ namespace litecache::engine {
 namespace {
 
 // Before anything is known: a match of two tokens says little, a long one much, and decode steps
-// mostly choose as full attention does.
+// mostly choose as full attention does; what a draft model chooses is known after a few tokens.
 constexpr std::array<double, 5> kPrior{0.35, 0.5, 0.65, 0.8, 0.85};
 constexpr double kPriorWeight = 2;
 // A result's weight after one more result, and after one more proposal that was not used: drafts

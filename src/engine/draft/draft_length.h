@@ -24,7 +24,7 @@ class StepCosts {
 // How often the drafts of one sample are accepted, by the length of the match that proposed them.
 class Acceptance {
  public:
-  // In the place of a match's length: decode steps have drafted.
+  // In the place of a match's length: steps have drafted.
   static constexpr int64_t kBySteps = 0;
   // The share of drafted tokens that are accepted if all before them were.
   double Rate(int64_t match) const;
@@ -47,10 +47,10 @@ class Acceptance {
 int64_t DraftLength(const StepCosts& costs, double rate, int64_t most, int64_t rows,
                     double* tokens);
 
-// The same for samples whose drafts are made by decode steps, a token of each in a step: rates
-// [samples], of acceptance; drafting: what such steps take by their rows. All of them draft equally
-// many tokens. The step that verifies has `rows` rows before drafts and gives `tokens` tokens. A
-// few (kFewDrafts), if decode steps have not been measured yet.
+// The same for samples whose drafts are made by steps of their own, a token of each in a step:
+// rates [samples], of acceptance; drafting: what such steps take by their rows. All of them draft
+// equally many tokens. The step that verifies has `rows` rows before drafts and gives `tokens`
+// tokens. A few (kFewDrafts), if such steps have not been measured yet.
 inline constexpr int64_t kFewDrafts = 2;
 int64_t StepsLength(const StepCosts& costs, const StepCosts& drafting,
                     std::span<const double> rates, int64_t most, int64_t rows, double tokens);

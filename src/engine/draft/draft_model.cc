@@ -15,7 +15,11 @@ DraftModel::DraftModel(Device& device, Stream& stream, model::Decoder& decoder, 
                                   sizeof(float))) {}
 
 void DraftModel::Begin(Group* group, const std::list<std::unique_ptr<Group>>& running) {
-  if (group->score != nullptr || !group->request.generate || Room(group->prompt_size()) < 1) return;
+  constexpr int64_t kLeastAnswer = 3;  // the first token needs no draft, and the last one is none
+  if (group->score != nullptr || !group->request.generate || group->max_tokens < kLeastAnswer ||
+      Room(group->prompt_size()) < 1) {
+    return;
+  }
   const int64_t tokens =
       std::min(group->prompt_size() + group->max_tokens, decoder_.config().max_context);
   // Samples may have forked before their prompt was computed, so each counts in full.
