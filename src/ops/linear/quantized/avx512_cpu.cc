@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "base/block_layout.h"
 #include "ops/common/avx2_target.h"
 #include "ops/linear/quantized/kernels_cpu.h"
@@ -15,6 +17,7 @@ LC_END_AVX512_VNNI
 
 namespace litecache::ops::cpu {
 const QuantizedKernels kAvx512VnniQuantizedKernels = {.lanes = quantized_avx512::kLanes,
+                                                      .arrange = quantized_avx512::Arrange,
                                                       .gemv = quantized_avx512::Gemv,
                                                       .gemm = quantized_avx512::Gemm};
 }  // namespace litecache::ops::cpu

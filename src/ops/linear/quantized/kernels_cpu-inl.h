@@ -7,6 +7,12 @@
 // Unpacking first, the others use it.
 // clang-format off
 #include "ops/linear/quantized/unpack_cpu-inl.h"
+#include "ops/linear/quantized/vectors_cpu-inl.h"
+#if defined(LC_QUANTIZED_VNNI)
+#include "ops/linear/quantized/dots_vnni_cpu-inl.h"
+#else
+#include "ops/linear/quantized/dots_avx2_cpu-inl.h"
+#endif
 #include "ops/linear/quantized/gemv_cpu-inl.h"
 #include "ops/linear/quantized/gemm_cpu-inl.h"
 // clang-format on

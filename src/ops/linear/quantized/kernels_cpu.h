@@ -11,9 +11,12 @@
 
 namespace litecache::ops::cpu {
 
+inline constexpr int64_t kSliceQuads = kSliceValues / 4;
+
 // Rows of x (quantize_x_cpu.h), padded with zeros to whole slices.
 struct QuantizedRows {
-  const int16_t* levels = nullptr;        // [rows][slices][256]
+  const int16_t* levels = nullptr;        // [rows][slices][256], as arranged
+  const int32_t* quads = nullptr;         // [rows][slices][64], if they are
   const SliceFactors* factors = nullptr;  // [rows][slices]
   int64_t slices = 0;
 };
@@ -65,6 +68,9 @@ struct QuantizedGemmArguments {
 
 struct QuantizedKernels {
   int64_t lanes = 0;
+  // Brings a slice's levels into the order in which gemv reads them, and writes `quads`, minus the
+  // sum of every four neighbours. Null: gemv reads them as they are, and no quads.
+  void (*arrange)(int16_t* levels, int32_t* quads) = nullptr;
   // sums[t][r] = weight[r] . x[t].
   void (*gemv)(const QuantizedGemvArguments& a) = nullptr;
   void (*gemm)(const QuantizedGemmArguments& a) = nullptr;

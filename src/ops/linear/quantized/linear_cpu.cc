@@ -58,24 +58,30 @@ const std::byte* WeightRow(const MatrixView& weight, int64_t row) {
   return static_cast<const std::byte*>(weight.data) + row * weight.RowBytes();
 }
 
-QuantizedRows RoundRows(const MatrixView& x) {
+QuantizedRows RoundRows(const QuantizedKernels& kernels, const MatrixView& x) {
   const int64_t slices = RoundedUpQuotient(x.cols, kSliceValues);
-  const auto size = static_cast<size_t>(x.rows * RowBytes(x.cols));
+  // Quads of up to kMaxQuantizedTokens rows take less than the other rows of a panel.
+  const auto quad_bytes = x.rows * slices * kSliceQuads * static_cast<int64_t>(sizeof(int32_t));
+  const auto size = static_cast<size_t>(x.rows * RowBytes(x.cols) + quad_bytes);
   auto* data = XScratch().Reserve<std::byte>(size);
   std::memset(data, 0, size);
-  auto* levels = reinterpret_cast<int16_t*>(data);
+  auto* quads = reinterpret_cast<int32_t*>(data);
+  auto* levels = reinterpret_cast<int16_t*>(data + quad_bytes);
   auto* factors = reinterpret_cast<SliceFactors*>(levels + x.rows * slices * kSliceValues);
   for (int64_t i = 0; i < x.rows * slices; ++i) {
     const int64_t k = i % slices * kSliceValues;
     QuantizeX(x.Row<float>(i / slices) + k, std::min(kSliceValues, x.cols - k),
               levels + i * kSliceValues, factors + i);
+    if (kernels.arrange != nullptr) {
+      kernels.arrange(levels + i * kSliceValues, quads + i * kSliceQuads);
+    }
   }
-  return {levels, factors, slices};
+  return {levels, quads, factors, slices};
 }
 
 void FewRows(ThreadPool& pool, const QuantizedKernels& kernels, const MatrixView& x,
              std::span<const LinearPart> parts, Epilogue epilogue) {
-  const QuantizedRows rounded = RoundRows(x);
+  const QuantizedRows rounded = RoundRows(kernels, x);
   int64_t outputs = 0, bytes = 0;
   for (const LinearPart& part : parts) {
     outputs += part.weight.rows;
