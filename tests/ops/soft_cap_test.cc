@@ -14,7 +14,7 @@ namespace litecache::ops {
 namespace {
 
 TEST(SoftCap, IsTheHyperbolicTangent) {
-  Random random(TestSeed());
+  Random random(testing::TestSeed());
   for (const auto& [rows, cols] :
        {std::pair<int64_t, int64_t>{1, 1}, {3, 37}, {5, 64}, {2, 1003}}) {
     for (const float cap : {0.5f, 30.0f, 50.0f}) {

@@ -32,7 +32,8 @@ LC_INLINE void MultiplySlice(const std::byte* /*block*/, const Slice& w, const _
     const __m256 scale =
         Format::kMultiples == 16
             ? _mm256_permutevar8x32_ps(scales[four], _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7))
-            : _mm256_permute2f128_ps(scales[0], scales[0], four == 0 ? 0x00 : 0x11);
+        : four == 0 ? _mm256_permute2f128_ps(scales[0], scales[0], 0x00)
+                    : _mm256_permute2f128_ps(scales[0], scales[0], 0x11);
     Words words[4];
     for (int u = 0; u < 4; ++u) words[u] = Widen<Format>(w.levels[4 * four + u]);
     for (int t = 0; t < kTokens; ++t) {
