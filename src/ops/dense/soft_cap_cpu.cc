@@ -19,7 +19,9 @@ void SoftCapImpl(float* x, int64_t count, float cap) {
     const auto value = hn::LoadU(d, x + i), one = hn::Set(d, 1.0f);
     const auto e = Exp2(d, hn::Mul(hn::Abs(value), hn::Set(d, exponent)));
     const auto tanh = hn::Div(hn::Sub(one, e), hn::Add(one, e));
-    hn::StoreU(hn::CopySign(hn::Mul(hn::Set(d, cap), tanh), value), d, x + i);
+    const auto capped = hn::CopySign(hn::Mul(hn::Set(d, cap), tanh), value);
+    // Exp2 has no NaN.
+    hn::StoreU(hn::IfThenElse(hn::IsNaN(value), value, capped), d, x + i);
   });
 }
 
