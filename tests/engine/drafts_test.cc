@@ -229,7 +229,7 @@ TEST_P(DraftsTest, SampledAnswersHaveTheModelsDistribution) {
   // All tokens often, so that there is something to look up.
   while (request.prompt.size() < 90) request.prompt.push_back(tokens[random() % tokens.size()]);
   request.max_tokens = 3;
-  request.n = 10;
+  request.n = GetParam().context < 4000 ? 2 : 10;  // with little room, as many as have some
   request.sampling.temperature = 1;
   for (const int32_t token : tokens) request.sampling.logit_bias.emplace_back(token, 100.0f);
   constexpr int kSamples = 3000;
