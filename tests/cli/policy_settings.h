@@ -13,6 +13,7 @@ struct PolicySetting {
   std::string settings = "";  // the same in the syntax of --config
   bool exact = false;         // attends every row
   bool predicts = false;      // always, which models with sliding windows refuse
+  bool estimates = false;     // the weight of rows, and refuses models that cap scores
 
   std::string Configuration() const {
     return name + ":policy=" + name + (settings.empty() ? "" : "," + settings);

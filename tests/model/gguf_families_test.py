@@ -51,13 +51,10 @@ def metadata(config, writer):
 
 
 def to_gguf(config, tensors):
-    if config["model_type"] == "gemma2":
-        names = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
-                 "post_feedforward_layernorm": "post_ffw_norm"}
-        return {name: (values + 1 if "norm" in name else values, kind) for name, (values, kind) in (
-            (next((name.replace(old, new) for old, new in names.items() if old in name), name), tensor)
-            for name, tensor in tensors.items())}
-    if not config["model_type"].startswith("olmo"):
+    kind = config["model_type"]
+    if kind == "gemma2":  # files have what norms multiply with
+        tensors = {name: (values + 1 if "norm" in name else values, dtype) for name, (values, dtype) in tensors.items()}
+    elif not kind.startswith("olmo"):
         return tensors
     return {name.replace("post_attention_layernorm", "post_attention_norm"): tensor for name, tensor in tensors.items()}
 
@@ -84,10 +81,10 @@ class GgufFamiliesTest(unittest.TestCase):
         return path
 
     def test_fixtures(self):
-        for name in ("phi3", "phi3-longrope", "phi3-longrope-short", "olmo2", "olmo3", "glm4", "ministral3", "granite", "gemma2"):
+        for name in ("phi3", "phi3-longrope", "phi3-longrope-short", "olmo2", "olmo3", "glm4", "ministral3", "granite"):
             with self.subTest(model=name):
                 expected, got = self.logits(FIXTURES / name), self.logits(self.write(*self.fixture(name)))
-                if name in ("granite", "olmo3", "gemma2"):  # scales, and norms that 1 is added to, are rounded to f32
+                if name in ("granite", "olmo3"):  # scales are rounded to f32
                     self.assertLess(distance(got, expected), 5e-3)
                 else:
                     np.testing.assert_array_equal(got, expected)
@@ -101,15 +98,27 @@ class GgufFamiliesTest(unittest.TestCase):
         np.testing.assert_array_equal(beyond, self.logits(directory, tokens=150))
         self.assertGreater(distance(within, beyond), 0.1)
 
+    def directory_with(self, name, config):
+        """A fixture's weights with another config."""
+        plain = self.directory / "plain"
+        plain.mkdir()
+        (plain / "model.safetensors").symlink_to(FIXTURES / name / "model.safetensors")
+        (plain / "config.json").write_text(json.dumps(config))
+        return plain
+
     def test_smollm3(self):
         """Files do not say which layers have no RoPE: every fourth."""
         config, tensors = self.fixture("smollm3-window")
-        plain = self.directory / "plain"
-        plain.mkdir()
-        (plain / "model.safetensors").symlink_to(FIXTURES / "smollm3-window/model.safetensors")
         config |= {"no_rope_layers": [1, 1, 1, 0], "use_sliding_window": False, "layer_types": ["full_attention"] * 4}
-        (plain / "config.json").write_text(json.dumps(config))
+        plain = self.directory_with("smollm3-window", config)
         np.testing.assert_array_equal(self.logits(self.write(config, tensors)), self.logits(plain))
+
+    def test_gemma2(self):
+        """Files do not say what scores are scaled by: the heads' dimension, in all models but the largest."""
+        config, tensors = self.fixture("gemma2")
+        plain = self.directory_with("gemma2", config | {"query_pre_attn_scalar": config["head_dim"]})
+        # What norms multiply with is rounded to f32.
+        self.assertLess(distance(self.logits(self.write(config, tensors)), self.logits(plain)), 5e-3)
 
     def test_experts_in_tensors_of_their_own(self):
         """As Mixtral's first files have them."""

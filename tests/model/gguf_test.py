@@ -40,6 +40,7 @@ LAYER = {
     "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up", "post_self_attn_layernorm": "post_attention_norm",
     "post_mlp_layernorm": "post_ffw_norm", "post_feedforward_layernorm": "post_ffw_norm",
     "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks", "post_attention_norm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
 }
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 DTYPES = {"F32": (np.float32, Type.F32), "F16": (np.float16, Type.F16), "BF16": (np.uint16, Type.BF16)}

@@ -18,7 +18,8 @@ std::vector<PolicySetting> PolicySettings() {
        .flags = {"--recent", "16", "--retroinfer-update", "64", "--retroinfer-retrieval", "0.2",
                  "--retroinfer-estimation", "0.2"},
        .settings = "recent=16,retroinfer.update_tokens=64,retroinfer.retrieval=0.2,"
-                   "retroinfer.estimation=0.2"},
+                   "retroinfer.estimation=0.2",
+       .estimates = true},
       // Otherwise the available time would determine the quality of the codes.
       {.name = "pqcache",
        .flags = {"--pqcache-iterations", "4"},
