@@ -26,8 +26,8 @@ const FamilySpec& SpecOf(Family family) {
 
 void CheckRunsOnGpu(const ModelConfig& config) {
   const auto refuse = [&](const char* what) {
-    throw Unsupported("{}: {} have not been run on a GPU yet; use --device cpu",
-                      config.architecture, what);
+    throw Unsupported("{}: {} are supported on CPUs only; use --device cpu", config.architecture,
+                      what);
   };
   if (config.attention_cap != 0 || config.logit_cap != 0) refuse("soft caps of logits");
   if (config.window_head_dim != 0) refuse("heads of two sizes");

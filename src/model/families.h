@@ -25,7 +25,7 @@ struct FamilySpec {
 
 std::span<const FamilySpec> Families();
 const FamilySpec& SpecOf(Family family);
-// Throws Unsupported for models that have not been run on a GPU.
+// Throws Unsupported for models that are supported on CPUs only.
 void CheckRunsOnGpu(const ModelConfig& config);
 
 extern const FamilySpec kLlamaSpec;       // llama.cc

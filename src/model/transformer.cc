@@ -5,22 +5,18 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
-#include <optional>
-#include <utility>
 #include <vector>
 
-#include "base/error.h"
-#include "model/device_rope.h"
 #include "model/layer_inputs.h"
 #include "model/shard.h"
 #include "model/step_decoder.h"
 #include "model/transformer_activations.h"
+#include "model/transformer_heads.h"
 #include "model/transformer_layer.h"
 #include "ops/dense/activation.h"
 #include "ops/dense/convert.h"
 #include "ops/dense/gather.h"
 #include "ops/dense/norm.h"
-#include "ops/dense/rope.h"
 #include "ops/dense/scale.h"
 #include "ops/dense/soft_cap.h"
 #include "ops/linear/linear.h"
@@ -28,27 +24,12 @@
 namespace litecache::model {
 namespace {
 
-// Rotations of one stream's Project() calls.
-struct StreamRotations {
-  const Stream* stream = nullptr;
-  Buffer rotations;
-};
-
 class TransformerDecoder final : public StepDecoder<TransformerActivations>,
                                  private kv::KeyValueProjection {
  public:
   TransformerDecoder(Device& device, const ModelConfig& model_config,
                      std::unique_ptr<WeightStore> store)
-      : StepDecoder(device, model_config, std::move(store)),
-        rope_(device, MakeRopeTable(model_config.rope, model_config.rotated())),
-        ones_(model_config.value_norm ? static_cast<size_t>(std::max(model_config.head_dim,
-                                                                     model_config.window_head_dim))
-                                      : 0,
-              1.0f) {
-    if (model_config.window_rope) {
-      window_rope_.emplace(device,
-                           MakeRopeTable(*model_config.window_rope, WindowRotated(model_config)));
-    }
+      : StepDecoder(device, model_config, std::move(store)), heads_(device, config()) {
     const ModelConfig& c = config();
     const int64_t vocabulary = VocabularyOf(c).rows;
     const std::string prefix = FindPrefix(
@@ -82,13 +63,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
 
   void Issue(Stream& stream, const kv::Step& step, const Inputs& inputs, kv::Cache& cache,
              TransformerActivations a, const MatrixView& logits) override {
-    Rotations(stream, rope_, inputs.positions, a.rotations);
-    if (window_rope_) Rotations(stream, *window_rope_, inputs.positions, a.window_rotations);
-    if (a.query_rotations.rows > 0) {
-      const ops::RopeGrowth growth = {static_cast<float>(config().rope.query_growth),
-                                      static_cast<float>(config().rope.original_context)};
-      Rotations(stream, rope_, inputs.positions, a.query_rotations, growth);
-    }
+    heads_.Prepare(stream, inputs.positions, a);
     Embed(stream, embedding_, inputs.tokens, a.x);
     if (config().embedding_scale != 1) {
       ops::Scale(stream, EmbeddingScale(config().embedding_scale), a.x);
@@ -155,12 +130,6 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     const auto scale = static_cast<float>(factor);
     return config().weight_dtype == DType::kBF16 ? static_cast<float>(bf16(scale)) : scale;
   }
-  static void Rotations(Stream& stream, const DeviceRopeTable& rope,
-                        std::span<const int32_t> positions, const MatrixView& rotations,
-                        const ops::RopeGrowth& growth = {}) {
-    ops::RopeRotations(stream, positions, rope.inv_freq(), rope.attention_factor(), rotations,
-                       growth);
-  }
   // x += what the layer makes of its input of the token; x *= the layer's scale.
   void EndLayer(Stream& stream, const TransformerLayer& layer,
                 const TransformerActivations& a) const {
@@ -172,16 +141,6 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     if (layer.scale != nullptr) ops::Scale(stream, *layer.scale, a.x);
   }
 
-  // The rotations of a layer's positions, of its keys and of its queries.
-  const MatrixView& RotationsOf(int64_t index, const TransformerActivations& a) const {
-    return window_rope_ && config().has_window(index) ? a.window_rotations : a.rotations;
-  }
-  const MatrixView& QueryRotationsOf(int64_t index, const TransformerActivations& a) const {
-    return a.query_rotations.rows > 0 ? a.query_rotations : RotationsOf(index, a);
-  }
-  const DeviceRopeTable& RopeOf(int64_t index) const {
-    return window_rope_ && config().has_window(index) ? *window_rope_ : rope_;
-  }
   float Epsilon() const { return static_cast<float>(config().norm_eps); }
 
   // The bytes that the layers with experts need at most for `rows` rows.
@@ -211,78 +170,6 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   float Scale() const {
     if (config().attention_scale) return static_cast<float>(*config().attention_scale);
     return 1.0f / std::sqrt(static_cast<float>(config().head_dim));
-  }
-
-  // The steps after layer `index`'s projection to queries and keys: norms and RoPE.
-  void Rotate(Stream& stream, int64_t index, const MatrixView& rotations,
-              std::span<const ops::ProjectedHeads> parts) const {
-    const bool wide = config().wide_qk_norm, rotates = config().rotates(index);
-    if (wide || !rotates) {
-      for (const auto& [x, heads, norm] : parts) {
-        if (norm != nullptr && wide && ranks() != nullptr) {
-          // The engine does not let it come to this (PossibleTogether).
-          throw Unsupported(
-              "norms over all heads: with tensor_parallel, keys are not computed "
-              "again and queries not predicted; use no kvpr, and prefetch = off");
-        }
-        if (norm != nullptr) ops::RmsNorm(stream, x, norm, Epsilon(), wide ? 1 : heads, x);
-        if (rotates) {
-          ops::Rope(stream, x, rotations.Rows(0, x.rows), heads, Pairs());
-        }
-      }
-      return;
-    }
-    ops::RotateHeads(stream, parts, Epsilon(), rotations.Rows(0, parts.front().x.rows), Pairs());
-  }
-  // The same for queries and, as the last part, the layer's keys.
-  void RotateWithKeys(Stream& stream, int64_t index, const TransformerActivations& a,
-                      std::initializer_list<ops::ProjectedHeads> parts) const {
-    std::vector<ops::ProjectedHeads> all(parts);
-    if (config().wide_qk_norm && ranks() != nullptr) {
-      for (ops::ProjectedHeads& part : all) {
-        NormTogether(stream, part.x, part.norm, a);
-        part.norm = nullptr;
-      }
-    }
-    RotateNormed(stream, index, a, all);
-  }
-  void RotateNormed(Stream& stream, int64_t index, const TransformerActivations& a,
-                    std::span<const ops::ProjectedHeads> all) const {
-    const MatrixView &queries = QueryRotationsOf(index, a), &keys = RotationsOf(index, a);
-    if (&queries == &keys) return Rotate(stream, index, keys, all);
-    Rotate(stream, index, queries, all.first(all.size() - 1));
-    Rotate(stream, index, keys, all.last(1));
-  }
-  // A norm over the heads of all ranks. x [T, n]: this rank's.
-  void NormTogether(Stream& stream, const MatrixView& x, const float* norm,
-                    const TransformerActivations& a) const {
-    const int64_t count = config().shard.ranks;
-    const auto parts = MatrixView::Of(a.wide_parts.Row<float>(0), count * x.rows, x.cols);
-    const auto whole = MatrixView::Of(a.wide.Row<float>(0), x.rows, count * x.cols);
-    ranks()->AllGather(stream, x, parts);
-    for (int64_t rank = 0; rank < count; ++rank) {
-      ops::CopyRows(stream, parts.Rows(rank * x.rows, x.rows),
-                    whole.Columns(rank * x.cols, x.cols));
-    }
-    ops::RmsNorm(stream, whole, norm, Epsilon(), 1, whole);
-    ops::CopyRows(stream, whole.Columns(config().shard.rank * x.cols, x.cols), x);
-  }
-  ops::RopePairs Pairs() const {
-    return config().rotary_neighbours ? ops::RopePairs::kNeighbours : ops::RopePairs::kHalves;
-  }
-  ops::ProjectedHeads Queries(const TransformerLayer& layer, const MatrixView& q) const {
-    return {.x = q, .heads = config().q_heads, .norm = layer.q_norm};
-  }
-  ops::ProjectedHeads Keys(const TransformerLayer& layer, const MatrixView& k) const {
-    const int64_t dim = layer.q.weight.rows / config().q_heads;
-    return {.x = k, .heads = k.cols / dim, .norm = layer.k_norm};
-  }
-  // The steps after a layer's projection to values: where there is none they are the keys, to which
-  // nothing has been done yet.
-  void FinishValues(Stream& stream, int64_t index, const MatrixView& k, const MatrixView& v) const {
-    if (layers_[static_cast<size_t>(index)].v.weight.rows == 0) ops::CopyRows(stream, k, v);
-    if (!config().value_norm) return;
-    ops::RmsNorm(stream, v, ones_.data(), Epsilon(), config().kv_heads_of(index), v);
   }
 
   // The input of a block, in the products' dtype: x after its norm, or x itself if the model has no
@@ -322,7 +209,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     const MatrixView h = Normed(stream, a.x.Rows(0, rows), layer.attention_norm, a.h.Rows(0, rows));
     AwaitWeights(stream, index, LayerPart::kQuery);
     ops::Linear(stream, h, layer.q.weight, layer.q.bias, q);
-    Rotate(stream, index, QueryRotationsOf(index, a), {{Queries(layer, q)}});
+    heads_.RotateQueries(stream, index, a, heads_.Queries(layer, q));
     cache.Prefetch(stream, index, step, q, Scale());
   }
 
@@ -335,12 +222,13 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     MatrixView row_input = h;
     if (config().shares_rows(index)) {
       Multiply(stream, h, {Part(layer.q, a.q)});
-      Rotate(stream, index, QueryRotationsOf(index, a), {{Queries(layer, a.q)}});
+      heads_.RotateQueries(stream, index, a, heads_.Queries(layer, a.q));
       row_input = a.row_input;
     } else {
       ProjectRows(stream, layer, h, a);
-      FinishValues(stream, index, a.k, a.v);
-      RotateWithKeys(stream, index, a, {Queries(layer, a.q), Keys(layer, a.k)});
+      heads_.FinishValues(stream, index, layer, a.k, a.v);
+      heads_.RotateWithKeys(stream, index, a, ranks(),
+                            {heads_.Queries(layer, a.q), heads_.Keys(layer, a.k)});
       if (config().shared_layers > 0 && !config().has_window(index)) {
         ops::CopyRows(stream, h, a.row_input);
       }
@@ -400,12 +288,13 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     Multiply(stream, a.both_h,
              {Part(layer.q, a.both_q), Part(layer.k, a.both_k), Part(layer.v, a.both_v),
               Part(next.q, both_next_q)});
-    if (config().rotates(index) == config().rotates(predicted) &&
-        &RotationsOf(index, a) == &RotationsOf(predicted, a)) {
-      RotateWithKeys(stream, index, a, {Queries(next, next_q), Queries(layer, q), Keys(layer, k)});
+    const auto next_queries = heads_.Queries(next, next_q), queries = heads_.Queries(layer, q);
+    const auto keys = heads_.Keys(layer, k);
+    if (heads_.RotateAlike(index, predicted)) {
+      heads_.RotateWithKeys(stream, index, a, ranks(), {next_queries, queries, keys});
     } else {
-      Rotate(stream, predicted, QueryRotationsOf(predicted, a), {{Queries(next, next_q)}});
-      RotateWithKeys(stream, index, a, {Queries(layer, q), Keys(layer, k)});
+      heads_.RotateQueries(stream, predicted, a, next_queries);
+      heads_.RotateWithKeys(stream, index, a, ranks(), {queries, keys});
     }
     cache.Prefetch(stream, predicted, step, next_q, Scale());
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
@@ -424,26 +313,8 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     } else {
       Multiply(stream, x, {Part(layer.k, k)});
     }
-    FinishValues(stream, from, k, v);
-    const auto rotations = MatrixView::Of(ProjectedRotations(stream, x.rows * config().rotated()),
-                                          x.rows, config().rotated());
-    Rotations(stream, RopeOf(index), positions, rotations);
-    Rotate(stream, index, rotations, {{Keys(layer, k)}});
-  }
-
-  // Memory for Project(): one buffer for each of the two streams that called it last.
-  float* ProjectedRotations(const Stream& stream, int64_t floats) {
-    auto& [first, last] = projected_rotations_;
-    if (last.stream != &stream) {
-      std::swap(first, last);
-      if (last.stream != &stream) last = {&stream, Buffer()};
-    }
-    const size_t bytes = static_cast<size_t>(floats) * sizeof(float);
-    if (last.rotations.size() < bytes) {
-      last.rotations = Buffer();
-      last.rotations = device().Allocate(bytes);
-    }
-    return last.rotations.as<float>();
+    heads_.FinishValues(stream, from, layer, k, v);
+    heads_.RotateKeys(stream, index, positions, heads_.Keys(layer, k));
   }
 
   // x += o(mixed); x += down(f(gate(norm(x))) * up(norm(x))), with norms where the model has them.
@@ -474,12 +345,9 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     });
   }
 
-  DeviceRopeTable rope_;
-  std::optional<DeviceRopeTable> window_rope_;  // if layers with a window have their own
-  std::pair<StreamRotations, StreamRotations> projected_rotations_;
+  TransformerHeads heads_;
   MatrixView embedding_;  // [vocab, hidden], or the rank's part
   LayerInputs layer_inputs_;
-  const std::vector<float> ones_;  // weights of the values' norms
   std::vector<TransformerLayer> layers_;
   const float* final_norm_ = nullptr;  // [hidden]
   MatrixView head_;                    // as embedding_

@@ -83,6 +83,8 @@ TEST(Bench, ErrorsComeBeforeTheWork) {
   expect({"--shape", "llama3-8b", "--memory", "1GiB"}, 1, "1.00 GiB");
   expect({"--shape", "opt-125m", "--layers", "13"}, 2, "--layers 13");
   expect({"--model", model, "--layers", "1"}, 2, "--shape");
+  expect({"--model", model, "--exact"}, 2, "litecache generate");
+  expect({"--model", model, "--draft", "lookup"}, 2, "litecache generate");
   expect({"--model", model, "--context", "1024"}, 2, "1024");
   expect({"--model", model, "--batch", "0"}, 2, "--batch");
   expect({"--model", model, "--batch", "1,x"}, 2, "x");

@@ -19,16 +19,10 @@ namespace {
 
 using Json = nlohmann::json;
 using ::testing::HasSubstr;
-using Words = std::vector<std::string>;
 
 // Few rows, so that decode steps choose other tokens than full attention now and then.
 const Words kExact = {"--kv-policy", "litecache", "--exact", "--kv-budget", "24", "--sink",
                       "4",           "--recent",  "12",      "--carry",     "8"};
-
-Words operator+(Words a, const Words& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
-}
 
 class ExactTest : public ::testing::TestWithParam<std::string> {};
 

@@ -10,6 +10,13 @@
 
 namespace litecache::testing {
 
+// Of a command line.
+using Words = std::vector<std::string>;
+inline Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 struct ProgramResult {
   int exit_code = -1;  // 128 + signal when a signal ended it
   std::string out;

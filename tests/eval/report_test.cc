@@ -270,7 +270,7 @@ TEST(Report, AgreementAndDraftsOfTasks) {
     }
     rows += " |\n";
   }
-  EXPECT_THAT(text, HasSubstr("### Answers that are full attention's at 4K tokens"));
+  EXPECT_THAT(text, HasSubstr("### Same answers as full attention at 4K tokens"));
   EXPECT_THAT(text, HasSubstr(rows));
   // 30, 31, ... 34 of 40 were accepted, in 12 passes each.
   EXPECT_THAT(text, HasSubstr("### Accepted drafts at 16K tokens"));

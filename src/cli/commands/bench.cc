@@ -168,6 +168,11 @@ bench::SubjectOptions BenchCommand::Wanted() const {
   if (flags_.shape.empty() && flags_.model.empty()) {
     throw UsageError("bench needs --shape NAME or --model DIR");
   }
+  if (flags_.options.draft != "off" || flags_.options.exact) {
+    throw UsageError(
+        "--draft, --exact: bench measures single steps, which have no drafts; `litecache generate "
+        "--json` reports them, and the speed of an answer");
+  }
   if (layers_ > 0 && flags_.shape.empty()) throw UsageError("--layers requires --shape");
   return {.shape = flags_.shape,
           .layers = layers_,

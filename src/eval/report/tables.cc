@@ -104,12 +104,13 @@ Table TaskTable(const Summary& summary, const LengthSummary& length, std::string
 }
 
 Table AgreementTable(const Summary& summary, const LengthSummary& length) {
-  return TaskTable(summary, length, "Answers that are full attention's",
-                   "In percent of the samples that both have: the same text to its end.",
-                   [&](const std::string& name, const std::string& task) {
-                     if (name == kBaseline) return std::string(kNone);
-                     return Percent(length.Agreement(name, task, kBaseline));
-                   });
+  return TaskTable(
+      summary, length, "Same answers as full attention",
+      "Answers with the same text to the end, in percent of the samples that both have.",
+      [&](const std::string& name, const std::string& task) {
+        if (name == kBaseline) return std::string(kNone);
+        return Percent(length.Agreement(name, task, kBaseline));
+      });
 }
 
 Table DraftTable(const Summary& summary, const LengthSummary& length) {

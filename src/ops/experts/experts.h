@@ -44,7 +44,7 @@ struct Router {
   // Null: nothing is.
   const float* correction = nullptr;
 
-  // Whether a GPU's kernel has it.
+  // Whether the GPU's kernel supports it.
   bool plain() const { return !sigmoid && scale == 1 && correction == nullptr; }
 };
 
