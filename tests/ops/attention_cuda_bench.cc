@@ -48,14 +48,18 @@ void Prefill(Bench& bench, int64_t head_dim, int32_t past, int32_t rows) {
   const BenchStep step(bench, {&table}, past, rows);
   const Activations x(bench, step.view, rows, head_dim);
   const double scores = (static_cast<double>(past) + 0.5 * (rows + 1)) * rows * kQHeads;
-  for (const char* flashinfer : {"1", "0"}) {
-    const testing::ScopedVariable variable("LITECACHE_FLASHINFER", flashinfer);
-    bench.Run(name + (*flashinfer == '0' ? ", of all GPUs" : ""),
+  const auto run = [&](const std::string& kernel, void* scratch) {
+    bench.Run(name + kernel,
               static_cast<double>(past + rows) * kKvHeads * 4 * static_cast<double>(head_dim),
               4 * scores * static_cast<double>(head_dim), 1, [&](Stream& stream, int) {
                 PagedAttention(stream, step.view, kKvHeads, table.tables[0], x.q, kQHeads, 0.1f,
-                               x.out, x.scratch.data());
+                               x.out, scratch);
               });
+  };
+  if (rows <= 64) run(", split", x.scratch.data());
+  for (const char* flashinfer : {"1", "0"}) {  // by tiles: without scratch also short chunks
+    const testing::ScopedVariable variable("LITECACHE_FLASHINFER", flashinfer);
+    run(*flashinfer == '0' ? ", of all GPUs" : "", nullptr);
   }
 }
 
@@ -133,6 +137,9 @@ void Prefills(Bench& bench, int64_t head_dim) {
   for (int32_t rows : {64, 2048, 8192, 32768}) Prefill(bench, head_dim, 0, rows);
   for (int32_t rows : {8, 512, 2048, 8192}) Prefill(bench, head_dim, 24576, rows);
   Prefill(bench, head_dim, 122880, 8192);
+  for (const int32_t past : {8192, 131072}) {
+    for (const int32_t rows : {2, 4, 8, 16, 32, 64}) Prefill(bench, head_dim, past, rows);
+  }
 }
 
 void Decode(Bench& bench, int64_t head_dim, int32_t context, int64_t batch) {

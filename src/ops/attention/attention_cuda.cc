@@ -1,5 +1,6 @@
 #include "ops/attention/attention_cuda.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -68,8 +69,8 @@ size_t AttentionScratchBytes(int64_t sequences, int64_t q_heads, int64_t head_di
   // The number of (sequence, up to kSplitQueries query heads) pairs is at most `sequences *
   // q_heads`. A block leaves at most one partial result in each pair that it begins, ends or
   // crosses, and a group that is no multiple of kSplitQueries fills its last pair to less than
-  // half.
-  const int64_t pairs = sequences * q_heads;
+  // half. The tokens of a short chunk are at most as many pairs as sequences of one row each.
+  const int64_t pairs = std::max<int64_t>(sequences, kMostShortChunk) * q_heads;
   const int64_t rows = kMaxSplitBlocks * kSplitQueries + 2 * pairs;
   return static_cast<size_t>(rows * (head_dim + 2) * 4);
 }
@@ -104,9 +105,17 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
   } else if (step.max_rows == 1) {
     LC_CHECK(scratch != nullptr);
     SplitAttention(stream, tables, operands, scratch);
+  } else if (kept == nullptr && scratch != nullptr &&
+             IsShortChunk(step, kv_heads, table.format, q_heads)) {
+    SplitAttention(stream, tables, operands, scratch);
   } else if (!AttendedOnHopper(stream, step, kv_heads, table, operands)) {
     TiledAttention(stream, step, kv_heads, table, operands);
   }
+}
+
+bool IsShortChunk(const StepView& step, int64_t kv_heads, const RowFormat& format,
+                  int64_t q_heads) {
+  return OnTensorCores(format) && SplitServesChunk(step, kv_heads, q_heads);
 }
 
 bool WindowAttentionServes(const RowFormat& format) { return OnTensorCores(format); }

@@ -13,22 +13,27 @@
 
 namespace litecache::ops::cuda {
 
-// Bytes of scratch for the attention of a step of at most `sequences` sequences of one row each
-// (partial results of the split context).
+// Bytes of scratch for the attention of a step of at most `sequences` sequences of one row each,
+// and of short chunks (partial results of the split context).
 size_t AttentionScratchBytes(int64_t sequences, int64_t q_heads, int64_t head_dim);
 
 // Causal attention of every new token over its sequence's rows [0, past + i], for the heads in
 // `table`; outputs of other heads are unchanged. Rows of the new tokens must be in the table
 // already. q [T, q_heads * head_dim] f32; out has the same shape, bf16 or f32. step.max_rows == 1:
 // the context is split over blocks (flash decoding); if `table` is kResident, rows before `past`
-// must not be written in this step, since they may be read while earlier kernels still run.
-// Otherwise a tensor core kernel processes tiles of queries (bf16 rows). On a
+// must not be written in this step, since they may be read while earlier kernels still run. The
+// same for a chunk of few tokens of one sequence, if there is scratch. Otherwise a tensor core
+// kernel processes tiles of queries (bf16 rows). On a
 // batch-invariant stream (device/machine.h), every sequence has launches of its own if
 // step.max_rows == 1; there must be step.capacity of them. kept: not null for a chunk of one
 // sequence, of more than one row, that attends only these rows (ops/sparse_prefill); bf16.
 void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                     const MatrixView& q, int64_t q_heads, const Softmax& softmax,
                     const MatrixView& out, void* scratch, const DeviceKeptBlocks* kept = nullptr);
+
+// Whether the chunk is attended as a few tokens are, if there is scratch: the launch is then the
+// same over any context.
+bool IsShortChunk(const StepView& step, int64_t kv_heads, const RowFormat& format, int64_t q_heads);
 
 // The same for tokens that attend the sink and the last `window` tokens, their own included. The
 // ring of `table` holds those of all new tokens. Whether the rows' format allows it: bf16, head_dim

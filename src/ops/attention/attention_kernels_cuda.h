@@ -25,10 +25,17 @@ inline constexpr int64_t kSplitQueries = 16;
 // The most blocks a split kernel is launched with.
 inline constexpr int64_t kMaxSplitBlocks = 512;
 
-// Attention for one row per sequence; bf16 rows, head_dim a multiple of 8. The context is split
-// over blocks.
+// Attention for one row per sequence, or causal attention of a chunk that SplitServesChunk(); bf16
+// rows, head_dim a multiple of 8. The context is split over blocks.
 void SplitAttention(Stream& stream, const AttendedTables& tables, const AttentionOperands& operands,
                     void* scratch);
+
+// A short chunk of one sequence: all of its query heads' tokens are attended together as far as a
+// matrix product has rows for them, so that the context is read at most kMostShortChunkReads times.
+// The kernels by tiles have a block for each query head (and 128 tokens) that reads all of the
+// context; they leave most of a GPU idle.
+inline constexpr int32_t kMostShortChunk = 64, kMostShortChunkReads = 8;
+bool SplitServesChunk(const StepView& step, int64_t kv_heads, int64_t q_heads);
 
 // The same if cached slots are codes (tables.tables.codes); head_dim a multiple of 16.
 void SplitCodesAttention(Stream& stream, const AttendedTables& tables,

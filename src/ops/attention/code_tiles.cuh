@@ -41,6 +41,7 @@ struct CodeTiles {
   static constexpr int kHeadDim = kDim;
   static constexpr int kWarps = kTheWarps, kStages = kTheStages;
   static constexpr int kQueries = 8;
+  static constexpr bool kChunk = false;
   static constexpr int kBf16Rows = kTileRows / 2;  // in a tile
   static constexpr int kTileBytes = kTileRows * 2 * kHeadDim;
   // Behind a tile: its rows' factors {for scores, for probabilities}; for codes the updates that
@@ -74,6 +75,7 @@ struct CodeTiles {
   // A pair's rows in tiles of one kind each: its beginning, its cached slots and its end each start
   // a new tile.
   struct Places {
+    static constexpr bool kChunk = false;
     struct Place {
       std::byte* const* page = nullptr;  // null: no row
       int32_t at = 0;                    // the slot within the page, or the row's first byte
@@ -196,7 +198,7 @@ struct CodeTiles {
   struct Queries {
     uint32_t q[kHeadDim / 16][2] = {};
 
-    __device__ void Load(const AttentionArrays& a, const SplitProblem::Queries& queries) {
+    __device__ void Load(const AttentionArrays& a, const SplitProblem::Queries<kChunk>& queries) {
       const int lane = threadIdx.x % 32, r = lane / 4;
       const float* own = a.q + queries.row * a.q_stride + queries.column + r * a.head_dim;
 #pragma unroll
@@ -215,7 +217,7 @@ struct CodeTiles {
   // maximum is only raised when scores exceed it by a margin.
   using State = SoftmaxState<kHeadDim / 16>;
 
-  __device__ static void Attend(uint32_t stage, unsigned visible, const Queries& queries,
+  __device__ static void Attend(uint32_t stage, unsigned visible, uint32_t, const Queries& queries,
                                 State* state) {
     const auto& q = queries.q;
     const int lane = threadIdx.x % 32;

@@ -13,10 +13,11 @@
 
 namespace litecache::ops::cuda::split {
 
-// The template argument of SplitKernel.
-template <int kDim>
+// The template argument of SplitKernel. kOfChunk: the queries are those of several tokens.
+template <int kDim, bool kOfChunk = false>
 struct RowTiles {
   static constexpr int kHeadDim = kDim;
+  static constexpr bool kChunk = kOfChunk;
   static constexpr int kWarps = 8, kQueries = kSplitQueries;
   static constexpr int kStages = kHeadDim == 64 ? 4 : kHeadDim == 128 ? 3 : 2;
   static constexpr int kRowBytes = kHeadDim * 2 * 2;
@@ -32,6 +33,7 @@ struct RowTiles {
   struct Places {
     using Place = AttendedRows::Place;
     using Lane = RowOfTile;
+    static constexpr bool kChunk = kOfChunk;
     AttendedRows rows;
 
     __device__ explicit Places(Results*) {}
@@ -72,16 +74,23 @@ struct RowTiles {
   // A lane's part of the queries, as the first operand of the products.
   struct Queries {
     uint32_t q[kHeadDim / 16][4] = {};
+    int32_t context[2] = {};  // tokens that queries lane / 4 and lane / 4 + 8 attend; of a chunk
 
-    __device__ void Load(const AttentionArrays& a, const SplitProblem::Queries& queries) {
+    __device__ void Load(const AttentionArrays& a, const SplitProblem::Queries<kChunk>& queries) {
       const int lane = threadIdx.x % 32;
-      const float* first = a.q + queries.row * a.q_stride + queries.column;
+      const float* of_query[2];
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int r = lane / 4 + h * 8;
+        of_query[h] = a.q + queries.Row(a, r) * a.q_stride + queries.Column(a, r);
+        if constexpr (kChunk) context[h] = queries.context + r / a.group;
+      }
 #pragma unroll
       for (int s = 0; s < kHeadDim / 16; ++s) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int r = lane / 4 + i % 2 * 8, c = s * 16 + lane % 4 * 2 + i / 2 * 8;
-          q[s][i] = r < queries.count ? a.ScaledPair(first + r * a.head_dim, c) : 0;
+          q[s][i] = r < queries.count ? a.ScaledPair(of_query[i % 2], c) : 0;
         }
       }
     }
@@ -91,8 +100,9 @@ struct RowTiles {
   // and l / 4 + 8 in the layout of a matrix product's result.
   using State = SoftmaxState<kHeadDim / 8>;
 
-  __device__ static void Attend(uint32_t stage, unsigned visible, const Queries& queries,
-                                State* state) {
+  // tile: its index among the pair's.
+  __device__ static void Attend(uint32_t stage, unsigned visible, uint32_t tile,
+                                const Queries& queries, State* state) {
     const auto& q = queries.q;
     const int lane = threadIdx.x % 32;
     float scores[2][4] = {};
@@ -106,8 +116,12 @@ struct RowTiles {
         MultiplyAdd(scores[1], q[s], k[2], k[3]);
       }
     }
-    const auto shown = [&](int tile, int i) {
-      return (visible >> (tile * 8 + lane % 4 * 2 + i % 2) & 1) != 0;
+    const auto shown = [&](int half, int i) {
+      const int row = half * 8 + lane % 4 * 2 + i % 2;
+      if constexpr (kChunk) {
+        return static_cast<int32_t>(tile * kTileRows) + row < queries.context[i / 2];
+      }
+      return (visible >> row & 1) != 0;
     };
     float highest[2] = {state->maximum[0], state->maximum[1]};
 #pragma unroll

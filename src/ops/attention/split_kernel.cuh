@@ -1,4 +1,6 @@
-// Decode attention: one query token per sequence over any number of rows.
+// Decode attention: one query token per sequence over any number of rows. And that of short chunks
+// of one sequence, a few query tokens over its context and, causally, themselves: their queries are
+// attended together, so that a KV row is read once for several tokens.
 //
 // The rows of all pairs (sequence, KV head, up to as many query heads as a tile's products support)
 // are divided into tiles and the tiles into equal runs, one for each block, so that every SM reads
@@ -39,7 +41,7 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
   const int32_t pairs = p.Pairs();
   // Resident rows were written by earlier steps, except the newest: only that row and the queries
   // depend on the preceding kernels, and the copies of the others start while those kernels run.
-  bool waited = Tiles::kSlots || p.tables.hybrid || p.tables.listed ||
+  bool waited = Tiles::kSlots || Tiles::kChunk || p.tables.hybrid || p.tables.listed ||
                 p.tables.resident.table.table != kResident;
   PrefetchTables(p, pairs);
   if (threadIdx.x == 0) PrefetchToL2(p.arrivals + blockIdx.x);
@@ -79,7 +81,7 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
     const uint32_t pair_end = ends[pair + 1];
     const uint32_t stop = pair_end < end ? pair_end : end;
     if (stop <= begin) continue;
-    const SplitProblem::Queries queries = p.QueriesOf<Tiles::kQueries>(pair);
+    const auto queries = p.template QueriesOf<Tiles::kQueries, Tiles::kChunk>(pair);
     if (tile < stop) {
       typename Tiles::Queries q;
       bool has_queries = false;
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
         } else {
           const uint32_t own = own_address + stage * Tiles::kStageBytes;
           const unsigned visible = attended.Next(own, stage);
-          if (visible != 0) Tiles::Attend(own, visible, q, &state);
+          if (visible != 0) Tiles::Attend(own, visible, tile - ends[pair], q, &state);
           tile += warps;
         }
         attended.Pass();
@@ -129,8 +131,8 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
     if (stop == end) LetNextKernelStart();  // this block reads no more
     __syncthreads();
     const uint32_t first = split.BlockOf(ends[pair]), last = split.BlockOf(pair_end - 1);
-    MergeWarps<Tiles::kHeadDim>(p, queries, results, shared,
-                                first == last ? nullptr : p.Partial(pair, block));
+    MergeWarps<Tiles::kHeadDim, Tiles::kChunk>(p, queries, results, shared,
+                                               first == last ? nullptr : p.Partial(pair, block));
     if (first == last) {
       __syncthreads();  // the memory of the results may be overwritten
     } else {

@@ -83,8 +83,8 @@ struct Merged {
 
 // Writes the block's result of a pair to out, or to `partial` if it is only a part. Called by the
 // whole block, after every warp has left its own result in `memory`.
-template <int kHeadDim, int kMaxWarps, int kRows>
-__device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Queries& queries,
+template <int kHeadDim, bool kChunk, int kMaxWarps, int kRows>
+__device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Queries<kChunk>& queries,
                            const WarpResults<kMaxWarps, kRows>& shared, const std::byte* memory,
                            float* partial) {
   const int head_dim = p.arrays.head_dim, halves = head_dim / 2;
@@ -105,7 +105,7 @@ __device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Queries& q
     Merged<1> merged;
     merged.Add(maxima, sums, values);
     if (partial == nullptr) {
-      merged.Store(p.arrays, queries.row, queries.column + r * head_dim, c);
+      merged.Store(p.arrays, queries.Row(p.arrays, r), queries.Column(p.arrays, r), c);
       continue;
     }
     if (c == 0) {
@@ -119,9 +119,10 @@ __device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Queries& q
 // Merges the partial results of blocks first .. last into out. Called by the whole block. With four
 // values a thread where 66 blocks share a pair (two KV heads of 256, an H200), loads come in fewer
 // rounds, which saves 2 of 43 us.
-__device__ inline void MergeBlocks(const SplitProblem& p, int32_t pair,
-                                   const SplitProblem::Queries& queries, uint32_t first,
-                                   uint32_t last) {
+template <bool kChunk>
+__device__ void MergeBlocks(const SplitProblem& p, int32_t pair,
+                            const SplitProblem::Queries<kChunk>& queries, uint32_t first,
+                            uint32_t last) {
   constexpr int kAtOnce = 16, kPairs = 2;
   const int head_dim = p.arrays.head_dim, parts = head_dim / (2 * kPairs);
   for (int i = threadIdx.x; i < queries.count * parts; i += blockDim.x) {
@@ -144,7 +145,7 @@ __device__ inline void MergeBlocks(const SplitProblem& p, int32_t pair,
       }
       merged.Add(maxima, sums, values);
     }
-    merged.Store(p.arrays, queries.row, queries.column + r * head_dim, c);
+    merged.Store(p.arrays, queries.Row(p.arrays, r), queries.Column(p.arrays, r), c);
   }
 }
 
@@ -164,10 +165,10 @@ __device__ inline uint32_t CountArrival(uint32_t* arrivals) {
 
 // Call after the block has written its partial result of the pair; merges the results if this block
 // is the last. Called by the whole block.
-template <class Results>
-__device__ inline void Arrive(const SplitProblem& p, int32_t pair,
-                              const SplitProblem::Queries& queries, uint32_t first, uint32_t last,
-                              Results* shared) {
+template <bool kChunk, class Results>
+__device__ void Arrive(const SplitProblem& p, int32_t pair,
+                       const SplitProblem::Queries<kChunk>& queries, uint32_t first, uint32_t last,
+                       Results* shared) {
   __syncthreads();
   if (threadIdx.x == 0) {
     // A block begins at most one pair that continues in later blocks: the pair uses that block's

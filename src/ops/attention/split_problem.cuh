@@ -1,6 +1,7 @@
 // The arguments of a split attention as its blocks see them: pairs (sequence, KV head, up to 16
-// query heads), the tiles of their rows, the run of tiles that each block has (split_tiles.cuh),
-// and where those rows are.
+// queries), the tiles of their rows, the run of tiles that each block has (split_tiles.cuh), and
+// where those rows are. The queries of a pair are those of query heads for one token, or in a short
+// chunk (kChunk) those of all query heads for several tokens.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +23,9 @@ static_assert(kMaxSplitBlocks <= CudaStream::kArrivals);
 struct SplitProblem {
   AttendedTables tables;
   AttentionArrays arrays;
-  int32_t query_blocks = 0;  // in a group, of up to kQueries query heads each
-  int32_t queries = 0;       // rows of a partial result: min(group, kQueries)
+  int32_t query_blocks = 0;  // in a group, or in a chunk of one: of up to kQueries queries each
+  int32_t queries = 0;       // rows of a partial result: the most queries of a pair
+  int32_t tokens = 0;        // of a pair, in a chunk
   uint32_t* arrivals = nullptr;
   float* partials = nullptr;
 
@@ -37,20 +39,43 @@ struct SplitProblem {
     const int32_t list = pair / query_blocks, sequence = list / tables.kv_heads;
     return {sequence, list - sequence * tables.kv_heads, pair - list * query_blocks};
   }
+  // The tokens of a sequence of `past` tokens and `rows` new ones that a pair's last query attends.
+  template <bool kChunk>
+  __device__ int32_t Context(const Pair& at, int32_t past, int32_t rows) const {
+    return past + (kChunk ? min(rows, (at.query_block + 1) * tokens) : 1);
+  }
+  template <bool kChunk>
   __device__ AttendedRows RowsOf(int32_t pair) const {
     const Pair at = PairOf(pair);
-    return tables.Of(at.sequence, at.head, tables.step.sequences[at.sequence].past + 1);
+    const StepSequence& sequence = tables.step.sequences[at.sequence];
+    return tables.Of(at.sequence, at.head, Context<kChunk>(at, sequence.past, sequence.rows));
   }
-  // A pair's queries: their row of q and of out, their first column, and their number.
+  // A pair's queries: the first one's row of q and of out, and its first column, and their number.
+  template <bool kChunk>
   struct Queries {
     int32_t row, column, count;
+    int32_t context;  // tokens that the first one attends; in a chunk
+
+    __device__ int32_t Row(const AttentionArrays& a, int32_t query) const {
+      return kChunk ? row + query / a.group : row;
+    }
+    __device__ int32_t Column(const AttentionArrays& a, int32_t query) const {
+      return column + (kChunk ? query % a.group : query) * a.head_dim;
+    }
   };
-  template <int kQueries>
-  __device__ Queries QueriesOf(int32_t pair) const {
+  template <int kQueries, bool kChunk>
+  __device__ Queries<kChunk> QueriesOf(int32_t pair) const {
     const Pair at = PairOf(pair);
+    const StepSequence& sequence = tables.step.sequences[at.sequence];
+    const int32_t column = at.head * arrays.group * arrays.head_dim;
+    if constexpr (kChunk) {
+      const int32_t first = at.query_block * tokens;
+      return {sequence.first_row + first, column, min(tokens, sequence.rows - first) * arrays.group,
+              sequence.past + first + 1};
+    }
     const int32_t first = at.query_block * kQueries, left = arrays.group - first;
-    return {tables.step.sequences[at.sequence].first_row,
-            (at.head * arrays.group + first) * arrays.head_dim, left < queries ? left : queries};
+    return {sequence.first_row, column + first * arrays.head_dim, left < queries ? left : queries,
+            0};
   }
   // Partial results: maximum [queries], sum [queries], out [queries][head_dim], the latter two
   // relative to the maximum. Pair and block indices rise together, so their sum is unique.
@@ -100,7 +125,8 @@ __device__ inline void CountTiles(const SplitProblem& p, int32_t pairs, uint32_t
       // Loaded together with count, not after it.
       const int32_t rows = sequence.rows, past = sequence.past;
       if (at.sequence < count && rows > 0) {
-        tiles = Places::Tiles(p.tables.Of(at.sequence, at.head, past + 1));
+        tiles = Places::Tiles(
+            p.tables.Of(at.sequence, at.head, p.template Context<Places::kChunk>(at, past, rows)));
       }
     }
     uint32_t sum = tiles;  // inclusive prefix sum over the lanes
@@ -199,7 +225,7 @@ struct TileReader {
         while (tile >= ends[pair + 1]) ++pair;
         pair_begin = ends[pair];
         pair_end = ends[pair + 1];
-        places.Of(p.RowsOf(pair));
+        places.Of(p.template RowsOf<Places::kChunk>(pair));
       }
       place = places.At(tile - pair_begin, ask, newest);
     }
