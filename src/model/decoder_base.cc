@@ -217,7 +217,9 @@ void DecoderBase::Run(Stream& stream, const kv::Step& step, std::span<const int3
     return;
   }
   std::optional<uint64_t> key;
-  if (identity && step.decode_rows == step.rows) key = cache.ReplayKey(step);
+  // Every prompt chunk is another one; steps that verify drafts come again.
+  const auto comes_again = [](const kv::StepSequence& part) { return part.decode || part.drafted; };
+  if (identity && std::ranges::all_of(step.sequences, comes_again)) key = cache.ReplayKey(step);
   if (!key) return body();
   if (config_.quantized) ops::PrepareQuantizedLinear(stream);
   RecordingKey of_step;

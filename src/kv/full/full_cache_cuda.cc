@@ -62,8 +62,17 @@ class CudaFullCache final : public FullCacheBase {
     prompts_.BeginStep(step);
   }
 
-  std::optional<uint64_t> ReplayKey(const Step&) const override {
-    return RecordingKey().Add(block_.memory()).Add(scratch_.memory()).Add(context_).value();
+  std::optional<uint64_t> ReplayKey(const Step& step) const override {
+    RecordingKey key;
+    key.Add(block_.memory()).Add(scratch_.memory()).Add(context_);
+    if (step.decode_rows == step.rows) return key.value();
+    key.Add(step.decode_rows);
+    for (int64_t i = 0; i < block_.prefilling(); ++i) {
+      const ops::cuda::StepView view = block_.Prefilling(i);
+      if (!prompts_.SameOverAnyContext(view, format_)) return std::nullopt;
+      key.Add(int64_t{view.max_rows});
+    }
+    return key.value();
   }
 
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,

@@ -50,6 +50,19 @@ void LiteCacheBase::Release(SequenceId id) {
   tiers_.slots.Release(id);
 }
 
+bool LiteCacheBase::TruncateTables(SequenceId id, int64_t tokens) {
+  LC_CHECK(tokens >= 0 && tokens <= Length(id), "{} of {} tokens", tokens, Length(id));
+  tiers_.resident.Truncate(id, tokens);
+  if (tiers_.store.Length(id) > tokens) {
+    tiers_.store.Truncate(id, tokens);
+    tiers_.scales.Truncate(id, tokens);
+  }
+  // A shared entry that rejected keys are part of is encoded anew.
+  const int64_t unit = retriever_->shares_entries() ? retriever_->metadata_unit().tokens : 1;
+  if (tiers_.metadata.Length(id) > tokens) tiers_.metadata.Truncate(id, tokens / unit * unit);
+  return tiers_.slots.Shrink(id, tiers_.shape.SlotPages(tokens));
+}
+
 TierBytes LiteCacheBase::BytesHeld(std::span<const SequenceId> ids) const {
   return kv::BytesHeld(tiers_, ids);
 }

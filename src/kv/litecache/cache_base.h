@@ -33,6 +33,7 @@ class LiteCacheBase : public Cache, public RowStore {
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;
+  bool SelectsRows() const override { return true; }
   int64_t Length(SequenceId id) const override { return tiers_.resident.Length(id); }
 
   // Prefixes consist of stored rows; generated rows in the recent window, slots and labels stay
@@ -48,6 +49,9 @@ class LiteCacheBase : public Cache, public RowStore {
   int64_t PredictionSource(int64_t layer) const override;
 
  protected:
+  // Truncate() but for what slots hold. Returns whether slots have lost pages.
+  bool TruncateTables(SequenceId id, int64_t tokens);
+
   // host: the store's memory; null: the store is in device memory.
   LiteCacheBase(Device& device, std::unique_ptr<Device> host, const Shape& shape,
                 const HeadPlan& plan, std::unique_ptr<Retriever> retriever,

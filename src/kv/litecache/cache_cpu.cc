@@ -37,19 +37,10 @@ void LiteCache::KeepCachedRows(int64_t tokens, SequenceSlots* slots) const {
 }
 
 void LiteCache::Truncate(SequenceId id, int64_t tokens) {
-  const int64_t length = Length(id);
-  LC_CHECK(tokens >= 0 && tokens <= length, "{} of {} tokens", tokens, length);
-  if (tokens == length) return;
-  tiers_.resident.Truncate(id, tokens);
-  if (tiers_.store.Length(id) > tokens) {
-    tiers_.store.Truncate(id, tokens);
-    tiers_.scales.Truncate(id, tokens);
-  }
-  // A unit that rejected keys are part of is encoded anew.
-  const int64_t unit = retriever_->metadata_unit().tokens;
-  if (tiers_.metadata.Length(id) > tokens) tiers_.metadata.Truncate(id, tokens / unit * unit);
+  if (tokens == Length(id)) return;
+  const bool lost = TruncateTables(id, tokens);
   SequenceSlots& slots = tiers_.slots.Get(id);
-  if (tiers_.slots.Shrink(id, tiers_.shape.SlotPages(tokens))) {
+  if (lost) {
     std::ranges::fill(slots.filled, SequenceSlots::Filled::kNothing);
   } else {
     KeepCachedRows(tokens, &slots);

@@ -21,7 +21,6 @@ class LiteCache final : public LiteCacheBase {
             std::unique_ptr<Retriever> retriever, const TierBytes& budget,
             std::shared_ptr<const ResultOverride> results = nullptr);
 
-  bool SelectsRows() const override { return true; }
   bool CanTruncate() const override { return true; }
   // A head keeps its cached rows and its label, also if a rejected query has selected them, unless
   // some of the rows could not have been selected at that length.

@@ -81,6 +81,15 @@ void CudaLiteCache::Release(SequenceId id) {
   sequences_.Release(id);
 }
 
+void CudaLiteCache::Truncate(SequenceId id, int64_t tokens) {
+  if (!CanTruncate()) return Cache::Truncate(id, tokens);  // throws
+  if (tokens == Length(id)) return;
+  // The next decode step chooses rows with the label, and brings them: steps that verify drafts
+  // bring all rows, which takes far longer.
+  sequences_.set_filled(id, false);
+  if (TruncateTables(id, tokens)) sequences_.ForgetSlotPages(id);
+}
+
 int64_t CudaLiteCache::Describe(const Step& step) {
   const auto count = static_cast<int64_t>(step.sequences.size());
   block_.Begin(step.decode_rows, count - step.decode_rows);
@@ -118,8 +127,10 @@ void CudaLiteCache::BeginStep(const Step& step) {
   decode_.BeginStep(block_.Decoding(context_));
 }
 
-std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
-  if (!fills_.empty() || !pulls_.replayable()) return std::nullopt;
+std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step& step) const {
+  if (step.decode_rows != step.rows || !fills_.empty() || !pulls_.replayable()) {
+    return std::nullopt;
+  }
   RecordingKey key;
   key.Add(block_.memory()).Add(pulls_.key()).Add(context_);
   layers_.AddTo(&key);

@@ -37,6 +37,10 @@ class CudaLiteCache final : public LiteCacheBase {
   void Release(SequenceId id) override;
   SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override;
 
+  // A shared entry would have to be encoded anew, from keys that are on the host.
+  bool CanTruncate() const override { return !retriever_->shares_entries(); }
+  void Truncate(SequenceId id, int64_t tokens) override;
+
   void BeginStep(const Step& step) override;
   std::optional<uint64_t> ReplayKey(const Step& step) const override;
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,

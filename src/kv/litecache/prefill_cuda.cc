@@ -28,7 +28,8 @@ void CudaPrefillPath::BeginStep(const Step& step) {
   const auto count = static_cast<int64_t>(step.sequences.size());
   for (int64_t i = step.decode_rows; i < count; ++i) {
     const StepSequence& part = step.sequences[static_cast<size_t>(i)];
-    chunks_.push_back(part.id);
+    // The last query of a draft may be a rejected one.
+    chunks_.push_back({part.id, !part.drafted || part.past == 0});
     // Rows that are in the ring but not in the store are spilled as those of a sequence whose
     // recent window is empty.
     ops::cuda::StepSequence& ring = block_.ring(i - step.decode_rows);
@@ -92,7 +93,7 @@ void CudaPrefillPath::CopyBytes(const Turn& turn, int set, Direction direction) 
   const ops::cuda::StepSequence& sequence = block_.at(block_.decoding() + turn.chunk);
   const int64_t begin = to_store ? sequence.past : 0;
   const int64_t end = to_store ? sequence.past + sequence.rows : sequence.past;
-  std::byte* const* const* store = tiers_.store.Lists(chunks_[static_cast<size_t>(turn.chunk)]);
+  std::byte* const* const* store = tiers_.store.Lists(chunks_[static_cast<size_t>(turn.chunk)].id);
   const std::vector<std::byte*>& staging = growth_.staging();
   const int64_t lists = shape.staging_sets * shape.max_offloaded_in_layer;
   const int64_t blocks = static_cast<int64_t>(staging.size()) / lists;
@@ -187,7 +188,9 @@ void CudaPrefillPath::Attend(Stream& stream, int64_t layer, int64_t index, const
   Encode(stream, turn, k);
   const StepView step = block_.Prefilling(index);
   if (offloaded) {
-    ops::cuda::KeepLastQueries(stream, step, layers_.shape(), layers_.at(layer), q);
+    if (chunks_[static_cast<size_t>(index)].labels) {
+      ops::cuda::KeepLastQueries(stream, step, layers_.shape(), layers_.at(layer), q);
+    }
     if (out != nullptr) {
       AttendStaged(stream, turn, q, k, v, softmax, *out);
     } else {

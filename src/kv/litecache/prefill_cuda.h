@@ -49,6 +49,10 @@ class CudaPrefillPath {
     int64_t layer = 0, chunk = 0;
   };
   enum class Direction { kToStaging, kToStore };
+  struct Chunk {
+    SequenceId id = 0;
+    bool labels = false;  // its last query becomes the label of every head
+  };
 
   std::optional<Turn> After(const Turn& turn) const;
   // Stores rows generated since the last prompt that are still recent.
@@ -83,8 +87,8 @@ class CudaPrefillPath {
   CudaCopyBatch copies_;
 
   // State of the current step.
-  std::vector<SequenceId> chunks_;  // the sequences of its chunks
-  int64_t turns_ = 0;               // number of turns so far
+  std::vector<Chunk> chunks_;
+  int64_t turns_ = 0;  // number of turns so far
 };
 
 }  // namespace litecache::kv

@@ -35,6 +35,9 @@ class CudaSequences {
   bool filled(SequenceId id) const { return sequences_.at(id).filled; }
   void set_filled(SequenceId id, bool filled) { sequences_.at(id).filled = filled; }
 
+  // Call where slots have lost pages: as many as before may be others.
+  void ForgetSlotPages(SequenceId id) { sequences_.at(id).slot_pages = 0; }
+
   // Marks sequences as lost because a transfer has failed: their slots may hold wrong rows. Ignores
   // released sequences.
   void MarkLost(std::span<const SequenceId> ids, const std::string& why);

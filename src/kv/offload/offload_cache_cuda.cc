@@ -66,6 +66,8 @@ class CudaOffloadCache final : public OffloadBase, public RowStore {
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;
+  bool CanTruncate() const override { return true; }
+  void Truncate(SequenceId id, int64_t tokens) override;
 
   void BeginStep(const Step& step) override;
   void KeepInputs(Stream& stream, int64_t layer, const Step& step, const MatrixView& x,
@@ -154,6 +156,12 @@ void CudaOffloadCache::Release(SequenceId id) {
   pages_.erase(id);
   // The released sequence may be the one that determined the buffers' size.
   staging_.Drop();
+}
+
+void CudaOffloadCache::Truncate(SequenceId id, int64_t tokens) {
+  Quiesce();
+  TruncateTables(id, tokens);
+  staging_.Drop();  // as above
 }
 
 void CudaOffloadCache::Quiesce() {

@@ -20,15 +20,13 @@ class RecurrentPlan final : public CachePlan {
   }
   TierBytes ForkBytesFor(int64_t, int64_t tokens) const override { return BytesFor(tokens); }
   uint64_t ScratchBytes(int64_t sequences, int64_t, int) const override {
-    return DraftScratchBytes(layout_, draft_tokens_, sequences);
+    return DraftScratchBytes(layout_, draft_tokens_, sequences, device_);
   }
-  void PlanDrafts(int64_t tokens) override {
-    if (device_ == DeviceType::kCpu) draft_tokens_ = tokens;
-  }
+  void PlanDrafts(int64_t tokens) override { draft_tokens_ = tokens; }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
-        return CreateCudaRecurrentCache(device, layout_, budget.device);
+        return CreateCudaRecurrentCache(device, layout_, budget.device, draft_tokens_);
       }
     }
     return CreateCpuRecurrentCache(device, layout_, budget.device, draft_tokens_);

@@ -78,12 +78,13 @@ class RecurrentCache : public Cache {
 
 std::unique_ptr<CachePlan> PlanRecurrentCache(const Layout& layout, DeviceType device);
 // draft_tokens: the most tokens that a step drafts of a sequence, which can be taken back then
-// (recurrent_cache_cpu.cc); 0: none.
+// (recurrent_drafts.h); 0: none.
 std::unique_ptr<Cache> CreateCpuRecurrentCache(Device& device, const Layout& layout,
                                                uint64_t budget_bytes, int64_t draft_tokens);
-// Bytes outside the budget that this takes for `sequences` sequences.
-uint64_t DraftScratchBytes(const Layout& layout, int64_t draft_tokens, int64_t sequences);
 std::unique_ptr<Cache> CreateCudaRecurrentCache(Device& device, const Layout& layout,
-                                                uint64_t budget_bytes);
+                                                uint64_t budget_bytes, int64_t draft_tokens);
+// Bytes outside the budget that drafts take for `sequences` sequences.
+uint64_t DraftScratchBytes(const Layout& layout, int64_t draft_tokens, int64_t sequences,
+                           DeviceType device);
 
 }  // namespace litecache::kv

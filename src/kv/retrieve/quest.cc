@@ -20,6 +20,7 @@ class QuestRetriever final : public Retriever {
   TableUnit metadata_unit() const override {
     return {BoundsFormat::kGroupTokens, static_cast<uint64_t>(format_.group_bytes())};
   }
+  bool shares_entries() const override { return true; }
   double metadata_bytes_per_token() const override {
     return static_cast<double>(format_.group_bytes()) /
            static_cast<double>(BoundsFormat::kGroupTokens);

@@ -55,6 +55,8 @@ class Retriever {
   // A page of metadata is a run of units, each the interleaved entries of this many tokens, a
   // divisor of kBlockTokens.
   virtual TableUnit metadata_unit() const { return {}; }
+  // Whether the tokens of a unit share one entry, which cannot be that of fewer of them.
+  virtual bool shares_entries() const { return false; }
   // Average bytes of metadata per token, for plans and reports.
   virtual double metadata_bytes_per_token() const = 0;
   // Bytes that a selection over `candidates` tokens reads (metadata, or rows for exact).

@@ -19,6 +19,11 @@ class CudaPromptAttention {
 
   // Makes room for the step's choices.
   void BeginStep(const Step& step);
+  // Whether operations and their arguments do not depend on the chunk's context.
+  bool SameOverAnyContext(const ops::cuda::StepView& view, const ops::RowFormat& format) const {
+    return !sparse_.on() &&
+           ops::cuda::IsShortChunk(view, layout_.kv_heads, format, layout_.q_heads);
+  }
   // As PagedAttention for the step's prompt chunk `chunk`, of which `view` is the view. heads: the
   // KV heads in the table.
   void Attend(Stream& stream, int64_t chunk, const ops::cuda::StepView& view,

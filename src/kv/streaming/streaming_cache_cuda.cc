@@ -91,7 +91,13 @@ class CudaStreamingCache final : public StreamingCacheBase, public RowStore {
 
   std::optional<uint64_t> ReplayKey(const Step&) const override {
     // The operations' arguments do not depend on the context.
-    return RecordingKey().Add(block_.memory()).Add(scratch_.memory()).value();
+    RecordingKey key;
+    key.Add(block_.memory()).Add(scratch_.memory());
+    for (const Piece& piece : pieces_) {
+      if (piece.source != nullptr) return std::nullopt;
+      key.Add(piece.first_row).Add(piece.rows).Add(piece.tiled);
+    }
+    return key.value();
   }
 
   void Attend(Stream& stream, int64_t layer, const Step&, const MatrixView& q, const MatrixView& k,

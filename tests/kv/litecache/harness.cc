@@ -169,7 +169,8 @@ Harness::Harness(const Layout& layout, const KvOptions& options,
       stream_(machine_.compute().CreateStream()),
       cache_(plan_->Create(machine_.compute(), budget)),
       reference_(layout, WithHostRows(options, layout, machine_.compute()), *plan_->heads(),
-                 ReferenceRetriever(layout, options, profile.get())),
+                 ReferenceRetriever(layout, options, profile.get()),
+                 machine_.compute().type() == DeviceType::kCpu),
       source_(layout, turn, seed),
       scale_(1.0f / std::sqrt(static_cast<float>(layout.head_dim))) {}
 

@@ -22,8 +22,9 @@ constexpr double kTie = 2e-5;
 }  // namespace
 
 Reference::Reference(const Layout& layout, const KvOptions& options, const HeadPlan& plan,
-                     std::unique_ptr<Retriever> retriever)
-    : layout_(layout),
+                     std::unique_ptr<Retriever> retriever, bool keeps)
+    : keeps_(keeps),
+      layout_(layout),
       options_(options),
       plan_(plan),
       group_(layout.q_heads / layout.kv_heads),
@@ -42,7 +43,7 @@ void Reference::Fork(SequenceId parent, SequenceId child) {
 }
 
 void Reference::KeepCachedRows(int64_t tokens, Sequence* sequence) const {
-  bool keep = !AllFit(tokens + 1);
+  bool keep = keeps_ && !AllFit(tokens + 1);
   for (size_t i = 0; i < sequence->heads.size(); ++i) {
     keep = keep && (plan_.heads[i].resident || sequence->heads[i].cached_end <= tokens);
   }
@@ -54,7 +55,8 @@ void Reference::KeepCachedRows(int64_t tokens, Sequence* sequence) const {
 
 void Reference::Truncate(SequenceId id, int64_t tokens) {
   Sequence& sequence = sequences_.at(id);
-  const int64_t unit = retriever_ != nullptr ? retriever_->metadata_unit().tokens : 1;
+  const bool shared = retriever_ != nullptr && retriever_->shares_entries();
+  const int64_t unit = shared ? retriever_->metadata_unit().tokens : 1;
   for (Head& head : sequence.heads) {
     const auto length = static_cast<size_t>(tokens);
     head.k.resize(length);

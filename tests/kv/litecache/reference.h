@@ -30,8 +30,9 @@ class Reference {
  public:
   // retriever: finds top-k positions over rows that the reference encodes itself; null: the exact
   // ones, computed here.
+  // keeps: drafts leave the cached rows; otherwise the next decode step chooses them anew.
   Reference(const Layout& layout, const KvOptions& options, const HeadPlan& plan,
-            std::unique_ptr<Retriever> retriever);
+            std::unique_ptr<Retriever> retriever, bool keeps = true);
 
   void Create(SequenceId id);
   void Fork(SequenceId parent, SequenceId child);
@@ -113,6 +114,7 @@ class Reference {
               const std::function<bool(int32_t)>& stored, const float* q, float scale,
               double* out) const;
 
+  bool keeps_;
   Layout layout_;
   KvOptions options_;
   HeadPlan plan_;

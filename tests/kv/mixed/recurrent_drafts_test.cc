@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "device/cpu/cpu_device.h"
+#include "device/machine.h"
 #include "expect_error.h"
+#include "kv/device_test.h"
 #include "kv/random_life.h"
 #include "kv/recurrent/recurrent_cache.h"
 #include "kv/truncation.h"
@@ -36,8 +38,16 @@ using Token = std::vector<LayerToken>;  // [layer]
 
 class Layers {
  public:
-  Layers(ops::Random& random, const GatedDeltaShape& shape, int64_t count) : shape_(shape) {
-    for (int64_t i = 0; i < count; ++i) weights_.emplace_back(random, shape, 1, 0);
+  Layers(Device& device, ops::Random& random, const GatedDeltaShape& shape, int64_t count)
+      : device_(device), shape_(shape), on_device_(device), step_(device) {
+    for (int64_t i = 0; i < count; ++i) {
+      const ops::DeltaCase& w = weights_.emplace_back(random, shape, 1, 0);
+      const auto copy = [&](const std::vector<float>& values) {
+        return on_device_.Copy(values.data(), DType::kF32, 1, std::ssize(values)).Row<float>(0);
+      };
+      of_layers_.push_back(
+          {copy(w.filter), copy(w.log_rate), copy(w.rate_bias), copy(w.norm), kNormEps});
+    }
   }
   Layout layout() const {
     Layout layout{.layers = std::ssize(weights_), .q_heads = 1, .kv_heads = 1, .head_dim = 8};
@@ -67,17 +77,22 @@ class Layers {
           const std::vector<float>& values = (*tokens[static_cast<size_t>(row)])[layer].*part;
           std::copy(values.begin(), values.end(), matrix.Row(row));
         }
-        return matrix;
+        return step_.Copy(matrix.Row(0), DType::kF32, step.rows, cols);
       };
-      const ops::Matrix qkv = gather(&LayerToken::qkv, shape_.channels());
-      const ops::Matrix gate = gather(&LayerToken::gate, shape_.width());
-      const ops::Matrix rate = gather(&LayerToken::rate, shape_.value_heads);
-      const ops::Matrix strength = gather(&LayerToken::step, shape_.value_heads);
+      step_.Clear();
+      const ops::GatedDeltaInputs inputs{.qkv = gather(&LayerToken::qkv, shape_.channels()),
+                                         .gate = gather(&LayerToken::gate, shape_.width()),
+                                         .rate = gather(&LayerToken::rate, shape_.value_heads),
+                                         .step = gather(&LayerToken::step, shape_.value_heads)};
       ops::Matrix out(DType::kF32, step.rows, shape_.width());
-      const ops::DeltaCase& w = weights_[layer];
-      cache.Recur(stream, static_cast<int64_t>(layer), step,
-                  {w.filter.data(), w.log_rate.data(), w.rate_bias.data(), w.norm.data(), kNormEps},
-                  {qkv.view(), gate.view(), rate.view(), strength.view()}, {}, out.view());
+      const MatrixView on_device = step_.Copy(out.Row(0), DType::kF32, step.rows, shape_.width());
+      const ops::Matrix scratch(DType::kF32, step.rows, shape_.channels());
+      cache.Recur(stream, static_cast<int64_t>(layer), step, of_layers_[layer], inputs,
+                  step_.Copy(scratch.view().data, DType::kF32, step.rows, shape_.channels()),
+                  on_device);
+      stream.Synchronize();
+      device_.Download(out.Row(0), on_device.data,
+                       static_cast<size_t>(step.rows * shape_.width()) * sizeof(float));
       for (int64_t row = 0; row < step.rows; ++row) {
         (*tokens[static_cast<size_t>(row)])[layer].out.assign(out.Row(row),
                                                               out.Row(row) + shape_.width());
@@ -118,18 +133,25 @@ class Layers {
  private:
   static constexpr float kNormEps = 1e-2f;
 
+  Device& device_;
   GatedDeltaShape shape_;
   std::vector<ops::DeltaCase> weights_;
+  DeviceInputs on_device_;  // the weights
+  std::vector<ops::GatedDeltaWeights> of_layers_;
+  DeviceInputs step_;  // a layer's inputs and outputs
 };
 
 class Life {
  public:
-  Life(ops::Random& random, const GatedDeltaShape& shape, int64_t layers, int64_t draft_tokens)
-      : random_(random),
-        layers_(random, shape, layers),
+  Life(const std::string& device, ops::Random& random, const GatedDeltaShape& shape, int64_t layers,
+       int64_t draft_tokens)
+      : machine_(OpenMachine(device, 2)),
+        device_(machine_.compute()),
+        random_(random),
+        layers_(device_, random, shape, layers),
         draft_tokens_(draft_tokens),
         stream_(device_.CreateStream()) {
-    const auto plan = PlanRecurrentCache(layers_.layout(), DeviceType::kCpu);
+    const auto plan = PlanRecurrentCache(layers_.layout(), device_.type());
     plain_ = plan->Create(device_, kPlenty);
     EXPECT_FALSE(plain_->CanTruncate());
     plan->PlanDrafts(draft_tokens);
@@ -261,17 +283,22 @@ class Life {
     layers_.CompareWithReference(random_, tokens);
   }
 
+  Machine machine_;
+  Device& device_;
   ops::Random& random_;
   Layers layers_;
   const int64_t draft_tokens_;
-  CpuDevice device_{2};
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Cache> plain_, cache_;
   std::map<SequenceId, std::vector<Token>> sequences_;
   SequenceId last_ = 0;
 };
 
-TEST(RecurrentDrafts, LeaveWhatTheAcceptedTokensWouldHaveLeft) {
+class RecurrentDraftsTest : public DeviceTest {};
+INSTANTIATE_TEST_SUITE_P(Devices, RecurrentDraftsTest, ::testing::Values("cpu", "cuda"),
+                         DeviceName());
+
+TEST_P(RecurrentDraftsTest, LeaveWhatTheAcceptedTokensWouldHaveLeft) {
   ops::Random random;
   int64_t rejected = 0, repeated = 0;
   for (int round = 0; round < 6 && !::testing::Test::HasFailure(); ++round) {
@@ -287,7 +314,7 @@ TEST(RecurrentDrafts, LeaveWhatTheAcceptedTokensWouldHaveLeft) {
                  << shape.key_heads << " key heads of " << shape.key_dim << ", "
                  << shape.value_heads << " of " << shape.value_dim << ", " << shape.taps
                  << " taps, " << draft_tokens << " drafted");
-    Life life(random, shape, random.Integer(1, 3), draft_tokens);
+    Life life(device(), random, shape, random.Integer(1, 3), draft_tokens);
     life.Go(30);
     rejected += life.rejected;
     repeated += life.repeated;
