@@ -11,8 +11,8 @@ void Core::PrepareDrafts() {
   const kv::Cache& cache = *backend_.cache;
   if (!cache.CanTruncate()) {
     throw Unsupported(
-        "draft: KV policy '{}' cannot take back rejected tokens here; use full or litecache",
-        cache.policy());
+        "draft: KV policy '{}' cannot take back rejected tokens here; use {}", cache.policy(),
+        cache.policy() == "litecache" ? "another retriever than quest" : "full or litecache");
   }
   if (options_.draft_sparse && !cache.SelectsRows()) {
     throw Unsupported(

@@ -182,10 +182,6 @@ class EngineImpl final : public Engine {
       }
       drafts = "lookup,sparse";
     }
-    if (drafts != "off" && parts_.machine.gpu != nullptr) {
-      throw Unsupported("{} = {}: drafts run on the CPU only; leave it out, or use device = cpu",
-                        options.exact ? "exact" : "draft", options.exact ? "true" : drafts);
-    }
     return drafts;
   }
   std::optional<engine::PrefixOptions> Prefixes(const EngineOptions& options) const {

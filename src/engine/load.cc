@@ -187,14 +187,13 @@ Parts LoadParts(const ModelSource& source, const EngineOptions& options,
   Parts parts = Begin(options, source.model, std::move(group));
   source.seed ? MakeRandom(*source.seed, options, &parts) : LoadFiles(options, &parts);
   const std::string draft = ParseDrafters(options.draft).model;
-  // On a GPU drafts are refused once the plan says what `exact` needs.
-  if (draft.empty() || parts.machine.gpu != nullptr) return parts;
+  if (draft.empty()) return parts;
   model::LoadOptions load;
   load.dtype = WeightOptions(options).dtype;
   const LoadingBar bar(options, &load);
-  const uint64_t weights = parts.decoder->weight_bytes();
+  const uint64_t weights = parts.decoder->weight_bytes(), budget = parts.weights_budget();
   parts.draft_decoder = LoadDraftModel(parts.machine.compute(), draft, parts.tokenizer.get(), load,
-                                       parts.budget > weights ? parts.budget - weights : 0);
+                                       budget > weights ? budget - weights : 0);
   return parts;
 }
 

@@ -59,8 +59,9 @@ std::unique_ptr<model::Decoder> LoadDraftModel(Device& device, const std::string
   const model::WeightTypes types(
       config, options.dtype, options.quantization,
       std::make_shared<const io::Checkpoint>(directory, config.experts.stacked));
+  const bool gpu = device.type() == DeviceType::kCuda;
   CheckWeightsFit("the draft model " + name,
-                  model::EstimateWeights(config, types, {}, /*gpu=*/false).device, budget);
+                  model::EstimateWeights(config, types, {}, gpu).device, budget, gpu);
   return model::LoadDecoder(device, directory, options);
 }
 
