@@ -2,7 +2,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
-#include <set>
+#include <span>
 
 #include "device/machine.h"
 #include "ops/experts_testing.h"
@@ -11,7 +11,48 @@
 namespace litecache::ops {
 namespace {
 
-TEST_F(ExpertsTest, RoutesToTheLargestLogits) {
+class RouteTest : public ExpertsTest {
+ protected:
+  // What the operation returns. sent: experts of a row, with that of a share.
+  RandomRouting Routed(const MatrixView& logits, const Router& router, int64_t sent,
+                       const MatrixView& share = {}, const ExpertRange& own = {}) {
+    const auto count = static_cast<size_t>(logits.rows * sent);
+    const Routing routing{Poisoned<int32_t>(count), Poisoned<float>(count), logits.rows, sent};
+    Route(*stream_, logits, router, routing, share, own);
+    RandomRouting routed;
+    routed.experts = Download(routing.experts, count);
+    routed.weights = Download(routing.weights, count);
+    return routed;
+  }
+
+  // Where only a range of the experts is here, rows are sent to those of `all` that are in it.
+  void ExpectRanges(const RandomRouting& all, const MatrixView& logits, const Router& router,
+                    int64_t active) {
+    for (const ExpertRange& range : Ranges({logits.rows, 0, 0, logits.cols, active})) {
+      SCOPED_TRACE(fmt::format("experts from {}", range.first));
+      const RandomRouting part = Routed(logits, router, active, {}, range);
+      const RandomRouting here = all.Here(range, active);
+      EXPECT_EQ(part.experts, here.experts);
+      EXPECT_EQ(part.weights, here.weights);
+    }
+  }
+
+  // The last of a row's experts is the one of its share, with a weight that no router changes.
+  void ExpectShared(const RandomRouting& routed, int64_t row, int64_t experts, int64_t sent,
+                    const Matrix& share) {
+    const auto last = static_cast<size_t>(row * sent + sent - 1);
+    const double weight = 1 / (1 + std::exp(-static_cast<double>(share.At(row, 0))));
+    EXPECT_EQ(routed.experts[last], experts) << "row " << row;
+    EXPECT_NEAR(routed.weights[last], weight, 1e-6 * weight + 1e-38) << "row " << row;
+  }
+
+  // Of a row's weights, relative: a sum over the experts in f32, and exponentials.
+  static double Tolerance(int64_t experts) {
+    return std::ldexp(static_cast<double>(experts) + 64, -24);
+  }
+};
+
+TEST_F(RouteTest, RowsGoToTheLargestLogits) {
   for (const auto& [rows, experts, active] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1},
                                               {3, 5, 5},
                                               {1, 128, 8},
@@ -36,31 +77,16 @@ TEST_F(ExpertsTest, RoutesToTheLargestLogits) {
       if (experts == 1) logits.Set(0, 0, -1e30f);
       Matrix share = Matrix::Normal(random_, DType::kF32, rows, 1, 2, 4.0f);
       share.Set(0, 0, -200);
-      const auto count = static_cast<size_t>(rows * sent);
-      const Routing routing{Poisoned<int32_t>(count), Poisoned<float>(count), rows, sent};
-      Route(*stream_, OnDevice(logits), {.normalized = normalized}, routing,
-            shared ? OnDevice(share) : MatrixView());
-      const std::vector<int32_t> got = Download(routing.experts, count);
-      const std::vector<float> weights = Download(routing.weights, count);
-      if (!shared) {
-        RandomRouting all;
-        all.experts = got;
-        all.weights = weights;
-        for (const ExpertRange& range : Ranges({rows, 0, 0, experts, active})) {
-          const Routing part{Poisoned<int32_t>(count), Poisoned<float>(count), rows, sent};
-          Route(*stream_, OnDevice(logits), {.normalized = normalized}, part, {}, range);
-          const RandomRouting here = all.Here(range, active);
-          EXPECT_EQ(Download(part.experts, count), here.experts);
-          EXPECT_EQ(Download(part.weights, count), here.weights);
-        }
-      }
+      const Router router{.normalized = normalized};
+      const MatrixView x = OnDevice(logits);
+      const RandomRouting got = Routed(x, router, sent, shared ? OnDevice(share) : MatrixView());
+      if (!shared) ExpectRanges(got, x, router, active);
       for (int64_t row = 0; row < rows; ++row) {
         std::vector<int32_t> order(static_cast<size_t>(experts));
         std::iota(order.begin(), order.end(), 0);
         std::ranges::stable_sort(
             order, [&](int32_t a, int32_t b) { return logits.At(row, a) > logits.At(row, b); });
         const double most = logits.At(row, order[0]);
-        const double tolerance = std::ldexp(static_cast<double>(experts) + 64, -24);
         double sum = 0;
         for (int64_t i = 0; i < (normalized ? active : experts); ++i) {
           sum += std::exp(logits.At(row, order[static_cast<size_t>(i)]) - most);
@@ -68,76 +94,116 @@ TEST_F(ExpertsTest, RoutesToTheLargestLogits) {
         for (int64_t i = 0; i < active; ++i) {
           const auto at = static_cast<size_t>(row * sent + i);
           const int32_t want = order[static_cast<size_t>(i)];
-          ASSERT_EQ(got[at], want) << "row " << row << ", choice " << i;
+          ASSERT_EQ(got.experts[at], want) << "row " << row << ", choice " << i;
           const double weight = std::exp(logits.At(row, want) - most) / sum;
-          EXPECT_NEAR(weights[at], weight, tolerance * weight + 1e-38) << "row " << row;
+          EXPECT_NEAR(got.weights[at], weight, Tolerance(experts) * weight + 1e-38)
+              << "row " << row;
         }
-        if (!shared) continue;
-        const auto last = static_cast<size_t>(row * sent + active);
-        const double weight = 1 / (1 + std::exp(-static_cast<double>(share.At(row, 0))));
-        ASSERT_EQ(got[last], experts);
-        EXPECT_NEAR(weights[last], weight, 1e-6 * weight + 1e-38) << "row " << row;
+        if (shared) ExpectShared(got, row, experts, sent, share);
       }
     }
   }
 }
 
-// Routers of which GPUs have no kernel.
-TEST_F(ExpertsTest, ScoresAreCorrectedAndScaled) {
-  if (stream_->device_type() != DeviceType::kCpu) GTEST_SKIP() << "on CPUs only";
-  for (const auto& [rows, experts, active] :
-       {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1}, {40, 9, 3}, {17, 256, 8}, {3, 64, 64}}) {
-    for (int kind = 0; kind < 16; ++kind) {
+TEST_F(RouteTest, ScoresAreCorrectedAndScaled) {
+  for (const auto& [rows, experts, active] : {std::tuple<int64_t, int64_t, int64_t>{1, 1, 1},
+                                              {40, 9, 3},
+                                              {3, 64, 63},
+                                              {6, 128, 8},
+                                              {17, 256, 8},
+                                              {5, 512, 10},
+                                              {9, 1024, 40},
+                                              {2, 1000, 1}}) {
+    for (int kind = 0; kind < 32; ++kind) {
       const bool sigmoid = (kind & 1) != 0, normalized = (kind & 2) != 0;
-      const bool corrected = (kind & 4) != 0;
+      const bool corrected = (kind & 4) != 0, shared = (kind & 16) != 0;
       const float scale = (kind & 8) != 0 ? 2.5f : 1.0f;
-      SCOPED_TRACE(fmt::format("{} rows, {} of {} experts, sigmoid {}, normalized {}, corrected {}",
-                               rows, active, experts, sigmoid, normalized, corrected));
-      const Matrix logits = Matrix::Normal(random_, DType::kF32, rows, experts, 1, 3.0f);
-      std::vector<float> correction;
+      SCOPED_TRACE(
+          fmt::format("{} rows, {} of {} experts, sigmoid {}, normalized {}, corrected {}, "
+                      "scale {}, shared {}",
+                      rows, active, experts, sigmoid, normalized, corrected, scale, shared));
+      Matrix logits = Matrix::Normal(random_, DType::kF32, rows, experts, 1, 3.0f);
+      std::vector<float> correction = RandomVector(experts);
+      for (float& value : correction) value *= corrected ? 0.4f : 0.0f;
+      // Equal scores with equal corrections.
+      const auto equals_next = [&](int64_t i) { return i % 4 == 0 && i + 1 < experts; };
       for (int64_t i = 0; i < experts; ++i) {
-        correction.push_back(corrected ? 0.4f * static_cast<float>(random_.Normal()) : 0.0f);
+        if (!equals_next(i)) continue;
+        for (int64_t row = 0; row < rows; ++row) {
+          logits.Set(row, i + 1, static_cast<float>(logits.At(row, i)));
+        }
+        correction[static_cast<size_t>(i + 1)] = correction[static_cast<size_t>(i)];
       }
-      const auto count = static_cast<size_t>(rows * active);
-      const Routing routing{Poisoned<int32_t>(count), Poisoned<float>(count), rows, active};
-      Route(*stream_, OnDevice(logits),
-            {.sigmoid = sigmoid,
-             .normalized = normalized,
-             .scale = scale,
-             .correction = corrected ? correction.data() : nullptr},
-            routing);
+      if (active > 1) {
+        logits.Set(0, 2, -std::numeric_limits<float>::infinity());
+        logits.Set(0, 3, 30);  // sigmoids that round to 1
+        logits.Set(0, 6, 40);
+        // Beside it softmax rounds the scores of all others to 0. The correction lets it be chosen:
+        // the sum of normalized weights must not be 0.
+        logits.Set(rows - 1, 7, 300);
+        if (corrected) correction[7] = 1;
+      }
+      const Matrix share = Matrix::Normal(random_, DType::kF32, rows, 1, 2, 4.0f);
+      const int64_t sent = active + (shared ? 1 : 0);
+      const Router router{.sigmoid = sigmoid,
+                          .normalized = normalized,
+                          .scale = scale,
+                          .correction = corrected ? DeviceMemory::Upload(correction) : nullptr};
+      const MatrixView x = OnDevice(logits);
+      const RandomRouting got = Routed(x, router, sent, shared ? OnDevice(share) : MatrixView());
+      if (!shared) ExpectRanges(got, x, router, active);
       for (int64_t row = 0; row < rows; ++row) {
+        SCOPED_TRACE(fmt::format("row {}", row));
         std::vector<double> scores;
         for (int64_t i = 0; i < experts; ++i) {
-          const double x = logits.At(row, i);
-          scores.push_back(sigmoid ? 1 / (1 + std::exp(-x)) : std::exp(x));
+          const double logit = logits.At(row, i);
+          scores.push_back(sigmoid ? 1 / (1 + std::exp(-logit)) : std::exp(logit));
         }
-        const double all = std::accumulate(scores.begin(), scores.end(), 0.0);
         if (!sigmoid) {
+          const double all = std::accumulate(scores.begin(), scores.end(), 0.0);
           for (double& score : scores) score /= all;
         }
+        const auto score = [&](int64_t i) { return scores[static_cast<size_t>(i)]; };
+        // By what experts are chosen, and how far it may be off.
         const auto rank = [&](int64_t i) {
-          return scores[static_cast<size_t>(i)] +
-                 static_cast<double>(correction[static_cast<size_t>(i)]);
+          return corrected ? score(i) + static_cast<double>(correction[static_cast<size_t>(i)])
+                           : logits.At(row, i);
         };
-        double sum = 0, least = HUGE_VAL;
-        std::set<int32_t> chosen;
-        for (int64_t i = row * active; i < (row + 1) * active; ++i) {
-          const int32_t expert = routing.experts[i];
-          ASSERT_TRUE(expert >= 0 && expert < experts && chosen.insert(expert).second);
-          EXPECT_LE(rank(expert), least + 1e-6);  // by descending rank
-          least = std::min(least, rank(expert));
-          sum += scores[static_cast<size_t>(expert)];
+        const auto error = [&](int64_t i) {
+          return corrected ? Tolerance(experts) * score(i) + std::ldexp(1, -22) : 0;
+        };
+        const std::span<const int32_t> chosen =
+            std::span(got.experts)
+                .subspan(static_cast<size_t>(row * sent), static_cast<size_t>(active));
+        std::vector<bool> is_chosen(static_cast<size_t>(experts));
+        double sum = 0;
+        for (size_t i = 0; i < chosen.size(); ++i) {
+          const int32_t expert = chosen[i];
+          ASSERT_TRUE(expert >= 0 && expert < experts && !is_chosen[static_cast<size_t>(expert)])
+              << expert;
+          is_chosen[static_cast<size_t>(expert)] = true;
+          sum += score(expert);
+          if (i > 0) {
+            EXPECT_LE(rank(expert) - error(expert), rank(chosen[i - 1]) + error(chosen[i - 1]));
+          }
+          // Of equal ones the first.
+          if (expert > 0 && equals_next(expert - 1)) {
+            ASSERT_GT(i, 0u);
+            EXPECT_EQ(chosen[i - 1], expert - 1);
+          }
         }
         for (int32_t i = 0; i < experts; ++i) {
-          if (chosen.contains(i)) continue;
-          EXPECT_LE(rank(i), least + 1e-6);
+          if (is_chosen[static_cast<size_t>(i)]) continue;
+          EXPECT_LE(rank(i) - error(i), rank(chosen.back()) + error(chosen.back())) << i;
         }
-        for (int64_t i = row * active; i < (row + 1) * active; ++i) {
-          const double score = scores[static_cast<size_t>(routing.experts[i])];
-          const double weight = static_cast<double>(scale) * score / (normalized ? sum : 1);
-          EXPECT_NEAR(static_cast<double>(routing.weights[i]), weight, 1e-5 * weight);
+        for (size_t i = 0; i < chosen.size(); ++i) {
+          const double weight =
+              static_cast<double>(scale) * score(chosen[i]) / (normalized ? sum : 1);
+          EXPECT_NEAR(got.weights[static_cast<size_t>(row * sent) + i], weight,
+                      Tolerance(experts) * weight + 1e-38)
+              << "choice " << i;
         }
+        if (shared) ExpectShared(got, row, experts, sent, share);
       }
     }
   }

@@ -40,19 +40,15 @@ struct Router {
   bool sigmoid = false;     // an expert's score is the sigmoid of its logit, instead of the softmax
   bool normalized = false;  // the weights of a row are divided by their sum
   float scale = 1;          // of the weights, after that
-  // [experts], memory of the stream's device: added to scores to choose experts, not to weights.
-  // Null: nothing is.
+  // [experts], memory of the stream's device that no operation writes: added to scores to choose
+  // experts, not to weights. Null: nothing is.
   const float* correction = nullptr;
-
-  // Whether the GPU's kernel supports it.
-  bool plain() const { return !sigmoid && scale == 1 && correction == nullptr; }
 };
 
 // For every row the `active` experts of the largest scores (of sums with the correction), and their
 // scores as weights; of equal ones, the expert of the lower index. logits [rows, experts] f32.
 // share [rows, 1] f32, if not empty: the last of a row's experts is the one behind those of the
-// logits, with the weight sigmoid(share). own: the experts that are here; with a share, all. On a
-// GPU the router must be plain.
+// logits, with the weight sigmoid(share). own: the experts that are here; with a share, all.
 void Route(Stream& stream, const MatrixView& logits, const Router& router, const Routing& routing,
            const MatrixView& share = {}, const ExpertRange& own = {});
 

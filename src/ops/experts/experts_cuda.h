@@ -7,7 +7,7 @@
 
 namespace litecache::ops::cuda {
 
-void Route(Stream& stream, const MatrixView& logits, bool normalized, const Routing& routing,
+void Route(Stream& stream, const MatrixView& logits, const Router& router, const Routing& routing,
            const MatrixView& share, const ExpertRange& own);
 
 uint64_t ExpertScratchBytes(const ExpertLayer& layer, int64_t rows, int64_t active);

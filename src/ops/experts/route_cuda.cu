@@ -16,18 +16,20 @@ struct RouteArguments {
   int64_t stride;
   int32_t rows, count, active, routed;
   int32_t first_own, own;
-  bool normalized;
-  const float* share;  // null: all of `active` are routed
+  bool normalized, sigmoid;
+  float scale;
+  const float* correction;  // null: scores are not corrected
+  const float* share;       // null: all of `active` are routed
   int64_t share_stride;
   int32_t* experts;
   float* weights;
 };
 
-// Keys are ordered as their logits are and never 0. A NaN is above all numbers, so that it reaches
-// the weights and does not pass unnoticed.
-__device__ inline uint32_t KeyOf(float logit) {
-  if (isnan(logit)) return UINT32_MAX;
-  const uint32_t bits = __float_as_uint(logit + 0.0f);  // -0 is equal to 0
+// Keys of logits or corrected scores are ordered as these are and never 0. A NaN is above all
+// numbers, so that it reaches the weights and does not pass unnoticed.
+__device__ inline uint32_t KeyOf(float value) {
+  if (isnan(value)) return UINT32_MAX;
+  const uint32_t bits = __float_as_uint(value + 0.0f);  // -0 is equal to 0
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
@@ -35,13 +37,32 @@ __device__ inline float LogitOf(uint32_t key) {
   return __uint_as_float(key >> 31 != 0 ? key & 0x7fffffffu : ~key);
 }
 
+// Softmax's have yet to be divided by their sum. most: of the row's logits.
+__device__ inline float ScoreOf(float logit, float most, bool sigmoid) {
+  return sigmoid ? 1.0f / (1.0f + expf(-logit)) : expf(logit - most);
+}
+
 // Lane l holds the experts l, l + 32, ..., and of the chosen ones the l-th and the (l + 32)-th.
-template <int kHeld>
+//
+// kPlain: scores are softmax's, none is corrected, and weights are not scaled, as in most models.
+// These have kernels of their own, which hold no corrections and find the chosen experts' logits in
+// their keys. The others read them again, and branch as the arguments say: all threads alike.
+template <int kHeld, bool kPlain>
 __global__ void __launch_bounds__(kWarps * 32) RouteKernel(const RouteArguments a) {
   LetNextKernelStart();
-  WaitForKernelBefore();
   constexpr uint32_t kAll = 0xffffffffu;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  const bool sigmoid = !kPlain && a.sigmoid;
+  const bool corrected = !kPlain && a.correction != nullptr;
+  float corrections[kHeld] = {};
+  if (corrected) {  // before the wait: they are weights, which no kernel writes
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      const int expert = j * 32 + lane;
+      corrections[j] = expert < a.count ? a.correction[expert] : 0;
+    }
+  }
+  WaitForKernelBefore();
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
   if (row >= a.rows) return;  // whole warps leave
   const float* const logits = a.logits + row * a.stride;
@@ -55,13 +76,21 @@ __global__ void __launch_bounds__(kWarps * 32) RouteKernel(const RouteArguments 
 #pragma unroll
   for (int j = 0; j < kHeld; ++j) first = max(first, keys[j]);
   const float most = LogitOf(__reduce_max_sync(kAll, first));
-  float all = 0;
-  if (!a.normalized) {
+  float all = 1;
+  if (!sigmoid && (!a.normalized || corrected)) {
+    all = 0;
 #pragma unroll
     for (int j = 0; j < kHeld; ++j) {
       if (keys[j] != 0) all += expf(LogitOf(keys[j]) - most);
     }
     all = LaneSum(all);
+  }
+  if (corrected) {
+#pragma unroll
+    for (int j = 0; j < kHeld; ++j) {
+      if (keys[j] == 0) continue;
+      keys[j] = KeyOf(ScoreOf(LogitOf(keys[j]), most, sigmoid) / all + corrections[j]);
+    }
   }
 
   constexpr int kChosen = kMostActiveExperts / 32;
@@ -88,8 +117,14 @@ __global__ void __launch_bounds__(kWarps * 32) RouteKernel(const RouteArguments 
     for (int c = 0; c < kChosen; ++c) {
       if (c * 32 + lane == i) {
         experts[c] = expert;
-        weights[c] = expf(LogitOf(key) - most);
+        if constexpr (kPlain) weights[c] = expf(LogitOf(key) - most);
       }
+    }
+  }
+  if constexpr (!kPlain) {  // keys may be corrected scores
+#pragma unroll
+    for (int c = 0; c < kChosen; ++c) {
+      if (c * 32 + lane < a.routed) weights[c] = ScoreOf(logits[experts[c]], most, sigmoid);
     }
   }
   float sum = all;
@@ -108,7 +143,7 @@ __global__ void __launch_bounds__(kWarps * 32) RouteKernel(const RouteArguments 
     if (is_own) {
       const int64_t at = row * a.active + here + __popc(ballot & ((1u << lane) - 1));
       a.experts[at] = expert;
-      a.weights[at] = weights[c] / sum;
+      a.weights[at] = (kPlain ? weights[c] : a.scale * weights[c]) / sum;
     }
     here += __popc(ballot);
   }
@@ -122,34 +157,40 @@ __global__ void __launch_bounds__(kWarps * 32) RouteKernel(const RouteArguments 
   }
 }
 
-template <int kHeld>
+template <bool kPlain, int kHeld = 1>
 void Launch(CudaStream& stream, const RouteArguments& a) {
   if (a.count > kHeld * 32) {
-    if constexpr (kHeld * 32 < kMostExperts) return Launch<2 * kHeld>(stream, a);
+    if constexpr (kHeld * 32 < kMostExperts) return Launch<kPlain, 2 * kHeld>(stream, a);
   }
-  LaunchOverlapping(stream, RouteKernel<kHeld>,
+  LaunchOverlapping(stream, RouteKernel<kHeld, kPlain>,
                     static_cast<unsigned>((a.rows + kWarps - 1) / kWarps), kWarps * 32, 0, a);
 }
 
 }  // namespace
 
-void Route(Stream& stream, const MatrixView& logits, bool normalized, const Routing& routing,
+void Route(Stream& stream, const MatrixView& logits, const Router& router, const Routing& routing,
            const MatrixView& share, const ExpertRange& own) {
   const bool shared = share.rows > 0;
   LC_CHECK(logits.rows * routing.active <= INT32_MAX / 2);
-  Launch<1>(AsCuda(stream), {.logits = logits.Row<const float>(0),
-                             .stride = logits.stride,
-                             .rows = static_cast<int32_t>(logits.rows),
-                             .count = static_cast<int32_t>(logits.cols),
-                             .active = static_cast<int32_t>(routing.active),
-                             .routed = static_cast<int32_t>(routing.active) - (shared ? 1 : 0),
-                             .first_own = static_cast<int32_t>(own.first),
-                             .own = static_cast<int32_t>(own.count),
-                             .normalized = normalized,
-                             .share = shared ? share.Row<const float>(0) : nullptr,
-                             .share_stride = share.stride,
-                             .experts = routing.experts,
-                             .weights = routing.weights});
+  const RouteArguments arguments = {
+      .logits = logits.Row<const float>(0),
+      .stride = logits.stride,
+      .rows = static_cast<int32_t>(logits.rows),
+      .count = static_cast<int32_t>(logits.cols),
+      .active = static_cast<int32_t>(routing.active),
+      .routed = static_cast<int32_t>(routing.active) - (shared ? 1 : 0),
+      .first_own = static_cast<int32_t>(own.first),
+      .own = static_cast<int32_t>(own.count),
+      .normalized = router.normalized,
+      .sigmoid = router.sigmoid,
+      .scale = router.scale,
+      .correction = router.correction,
+      .share = shared ? share.Row<const float>(0) : nullptr,
+      .share_stride = share.stride,
+      .experts = routing.experts,
+      .weights = routing.weights};
+  const bool plain = !router.sigmoid && router.scale == 1 && router.correction == nullptr;
+  plain ? Launch<true>(AsCuda(stream), arguments) : Launch<false>(AsCuda(stream), arguments);
 }
 
 }  // namespace litecache::ops::cuda
