@@ -31,10 +31,6 @@ void CheckRunsOnGpu(const ModelConfig& config) {
   };
   if (config.attention_cap != 0 || config.logit_cap != 0) refuse("soft caps of logits");
   if (config.window_head_dim != 0) refuse("heads of two sizes");
-  const ExpertConfig& experts = config.experts;
-  if (experts.sigmoid || experts.scale != 1 || !experts.correction.empty()) {
-    refuse("corrected scores of experts");
-  }
 }
 
 std::string_view Name(Family family) {

@@ -117,7 +117,8 @@ TEST_P(OffloadedExpertsTest, BesideOffloadedLayers) {
 INSTANTIATE_TEST_SUITE_P(Models, OffloadedExpertsTest,
                          ::testing::Combine(::testing::Values("qwen3_moe", "olmoe", "mixtral",
                                                               "gpt_oss", "qwen2_moe",
-                                                              "qwen3_5_moe_text"),
+                                                              "qwen3_5_moe_text", "ernie4_5_moe",
+                                                              "glm4_moe", "minimax_m2"),
                                             ::testing::Values("cpu", "cuda")),
                          TestName);
 

@@ -104,5 +104,18 @@ TEST(FixturesTest, CoverEveryFamilyAndDtype) {
   }
 }
 
+// Tests on a GPU skip the models that it refuses.
+TEST(FixturesTest, GpusRefuseGemma2And4Only) {
+  for (const std::string& name : FixtureNames()) {
+    const auto config = ModelConfig::FromModel(FixturesDirectory() / name);
+    SCOPED_TRACE(name);
+    if (config.family == Family::kGemma2 || config.family == Family::kGemma4) {
+      EXPECT_THROW(CheckRunsOnGpu(config), Unsupported);
+    } else {
+      EXPECT_NO_THROW(CheckRunsOnGpu(config));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace litecache::model
