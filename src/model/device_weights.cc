@@ -1,7 +1,5 @@
 // Weights in GPU memory: another store's tensors, uploaded when the decoder requests them. Matrices
 // of offloaded layers go to pinned host memory instead.
-#include <fmt/core.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -56,10 +54,7 @@ class DeviceWeights final : public WeightStore {
     const MatrixView host = source_->Matrix(name, rows, cols);
     const MatrixView type = OnDevice(host);
     const uint64_t bytes = WeightBytesOf(type, /*gpu=*/true);
-    const WeightStream::Matrix target = stream_->Add(
-        place, type, bytes, MostBytes(place, name, rows, cols, [](const MatrixView& of) {
-          return WeightBytesOf(of, /*gpu=*/true);
-        }));
+    const WeightStream::Matrix target = stream_->Add(place, type, bytes);
     Count(bytes);
     Convert(host, [&](size_t offset, const void* data, size_t size) {
       std::memcpy(static_cast<std::byte*>(target.host) + offset, data, size);
@@ -118,10 +113,7 @@ class DeviceWeights final : public WeightStore {
     if (stream_ == nullptr || !stream_->Offloads(request.place.layer)) {
       device = static_cast<std::byte*>(Take(count * stride));
     } else {
-      const uint64_t most =
-          MostBytes(request.place, request.name(part, 0), request.Rows(part), request.Cols(part),
-                    [&](const MatrixView& of) { return count * ExpertStride(of); });
-      const WeightStream::Matrix target = stream_->Add(request.place, type, count * stride, most);
+      const WeightStream::Matrix target = stream_->Add(request.place, type, count * stride);
       Count(count * stride);
       device = static_cast<std::byte*>(target.view.data);
       host = static_cast<std::byte*>(target.host);
@@ -169,21 +161,6 @@ class DeviceWeights final : public WeightStore {
           ops::PackedBytes(*view.format, ops::kPackedRows, view.cols) / ops::kPackedRows);
     }
     return view;
-  }
-  // The most bytes(type) of the layers' matrices of this name.
-  uint64_t MostBytes(const LayerPlace& place, const std::string& name, int64_t rows, int64_t cols,
-                     const std::function<uint64_t(const MatrixView&)>& bytes) const {
-    const std::string own = fmt::format("layers.{}.", place.layer);
-    const size_t at = name.find(own);
-    LC_CHECK(at != std::string::npos, "{} is not of layer {}", name, place.layer);
-    uint64_t most = 0;
-    for (int64_t layer = 0; layer < stream_->layers(); ++layer) {
-      if (!stream_->Offloads(layer)) continue;
-      std::string other = name;
-      other.replace(at, own.size(), fmt::format("layers.{}.", layer));
-      most = std::max(most, bytes(Type(other, rows, cols)));
-    }
-    return most;
   }
   // Converts the matrix to its type on the device: calls put(offset in bytes, values, bytes) in
   // ascending order.

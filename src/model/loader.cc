@@ -40,12 +40,13 @@ uint64_t RequireMemory(const Device& device, const ModelConfig& config, const We
 
 // Null if all weights stay on the device.
 std::unique_ptr<WeightStream> MakeStream(Device& device, const ModelConfig& config,
-                                         const LoadOptions& options) {
+                                         const WeightTypes& types, const LoadOptions& options) {
   const double share = options.weights_on_device;
   if (WeightPlacement::Of(config.layers, share).offloaded == 0) return nullptr;
   if constexpr (ops::cuda::kAvailable) {
     if (device.type() == DeviceType::kCuda) {
-      return CreateCudaWeightStream(device, WeightPlacement::Of(config, share));
+      return CreateCudaWeightStream(device, WeightPlacement::Of(config, share),
+                                    EstimatePlaces(config, types, SharesOf(options)));
     }
   }
   throw InvalidArgument(
@@ -111,7 +112,7 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
     RequireMemory(device, config, types,
                   "weights converted to " + std::string(Name(types.Of("", 1, 1).dtype)), {});
   }
-  auto stream = MakeStream(device, config, options);
+  auto stream = MakeStream(device, config, types, options);
   auto experts = MakeExpertStore(device, config, options);
   std::unique_ptr<CpuDevice> host;  // until the weights are uploaded
   if (gpu) host = std::make_unique<CpuDevice>();
@@ -136,7 +137,7 @@ std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& shape,
   ModelConfig config = PartOfRank(shape, types, options);
   config.quantized = types.quantizes();
   RequireMemory(device, config, types, "random weights", SharesOf(options));
-  auto stream = MakeStream(device, config, options);
+  auto stream = MakeStream(device, config, types, options);
   auto experts = MakeExpertStore(device, config, options);
   const auto total = static_cast<int64_t>(EstimateWeights(config, types, {}, /*gpu=*/false).device);
   const auto progress = [&](uint64_t done) {

@@ -1,10 +1,9 @@
 #include "model/shape_decoder.h"
 
 #include <array>
-#include <map>
 #include <string>
-#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
@@ -16,11 +15,16 @@
 namespace litecache::model {
 namespace {
 
+struct Counted {
+  WeightBytes bytes;
+  PlaceBytes places;
+};
+
 // Counts what the decoder of a family takes.
 class ShapeWeights final : public WeightStore {
  public:
   ShapeWeights(const ModelConfig& config, const WeightTypes& types,
-               const WeightPlacement& placement, double experts, bool gpu, WeightBytes* counted)
+               const WeightPlacement& placement, double experts, bool gpu, Counted* counted)
       : config_(config),
         types_(types),
         placement_(placement),
@@ -33,7 +37,7 @@ class ShapeWeights final : public WeightStore {
   }
   MatrixView Matrix(const std::string& name, int64_t rows, int64_t cols) override {
     const MatrixView type = TypeOf(name, rows, cols);
-    counted_.device += WeightBytesOf(type, gpu_);
+    counted_.bytes.device += WeightBytesOf(type, gpu_);
     return type;
   }
   MatrixView LayerMatrix(const LayerPlace& place, const std::string& name, int64_t rows,
@@ -54,11 +58,11 @@ class ShapeWeights final : public WeightStore {
       stride += own;
       if (experts_on_host()) continue;
       CountAt(request.place, count * own);
-      if (gpu_) counted_.device += count * sizeof(void*);
+      if (gpu_) counted_.bytes.device += count * sizeof(void*);
     }
     if (experts_on_host()) {
-      counted_.host += count * stride;
-      counted_.device +=
+      counted_.bytes.host += count * stride;
+      counted_.bytes.device +=
           ExpertSlotBytes(request.count, ExpertSlotsOf(experts_, request.count), stride);
       layer.slots = &slots_;
     }
@@ -70,27 +74,31 @@ class ShapeWeights final : public WeightStore {
  private:
   MatrixView TypeOf(const std::string& name, int64_t rows, int64_t cols) const {
     const TensorPart part = PartOf(config_, name, rows, cols);
-    return TypeOfPart(config_, types_.Of(name, part.whole_rows, part.whole_cols), name, part);
+    MatrixView type =
+        TypeOfPart(config_, types_.Of(name, part.whole_rows, part.whole_cols), name, part);
+    if (gpu_ && type.dtype == DType::kF16) type.dtype = DType::kF32;  // as they are uploaded
+    return type;
   }
   void CountAt(const LayerPlace& place, uint64_t bytes) {
     if (!placement_.Offloads(place.layer)) {
-      counted_.device += bytes;
+      counted_.bytes.device += bytes;
       return;
     }
-    counted_.host += bytes;
-    // The matrices of layers that share a place share its memory, of the largest of them.
-    const bool rest = place.part == LayerPart::kRest;
+    counted_.bytes.host += bytes;
     if (place.layer != layer_) {
       layer_ = place.layer;
       ++ordinal_;
       matrices_ = {};
     }
-    const int64_t shared = ordinal_ % (rest ? kRestPlaces : kProjectionPlaces);
-    uint64_t& most = most_[{rest, shared, matrices_[rest]++}];
-    if (bytes > most) counted_.device += bytes - std::exchange(most, bytes);
+    std::vector<uint64_t>& most = counted_.places.Of(place.part, ordinal_);
+    const size_t index = matrices_[static_cast<size_t>(place.part)]++;
+    if (index == most.size()) most.push_back(0);
+    if (bytes > most[index]) {
+      counted_.bytes.device += bytes - std::exchange(most[index], bytes);
+    }
   }
   const float* Vector(int64_t n) {
-    counted_.device += static_cast<uint64_t>(n) * sizeof(float);
+    counted_.bytes.device += static_cast<uint64_t>(n) * sizeof(float);
     return NewVector(n);
   }
 
@@ -100,12 +108,11 @@ class ShapeWeights final : public WeightStore {
   const double experts_;  // the share of the experts that have a slot on the device
   const bool gpu_;
   const ops::ExpertSlots slots_;  // never used: they tell how products of many rows are made
-  WeightBytes& counted_;          // only while the decoder is built
+  Counted& counted_;              // only while the decoder is built
   // Of the offloaded layer that is being taken: its index, its rank among the offloaded ones, and
-  // the number of its matrices so far, of projections and of the rest.
+  // the number of its matrices so far, by part.
   int64_t layer_ = -1, ordinal_ = -1;
-  std::array<int, 2> matrices_ = {};
-  std::map<std::tuple<bool, int64_t, int>, uint64_t> most_;
+  std::array<size_t, kLayerParts> matrices_ = {};
 };
 
 class ShapeDecoder final : public Decoder {
@@ -132,18 +139,28 @@ class ShapeDecoder final : public Decoder {
   int64_t offloaded_;
 };
 
-}  // namespace
-
-WeightBytes EstimateWeights(const ModelConfig& config, const WeightTypes& types,
-                            const WeightShares& shares, bool gpu) {
+Counted Count(const ModelConfig& config, const WeightTypes& types, const WeightShares& shares,
+              bool gpu) {
   CpuDevice device(1);
-  WeightBytes counted;
+  Counted counted;
   SpecOf(config.family)
       .build(
           device, config,
           std::make_unique<ShapeWeights>(config, types, WeightPlacement::Of(config, shares.layers),
                                          shares.experts, gpu, &counted));
   return counted;
+}
+
+}  // namespace
+
+WeightBytes EstimateWeights(const ModelConfig& config, const WeightTypes& types,
+                            const WeightShares& shares, bool gpu) {
+  return Count(config, types, shares, gpu).bytes;
+}
+
+PlaceBytes EstimatePlaces(const ModelConfig& config, const WeightTypes& types,
+                          const WeightShares& shares) {
+  return Count(config, types, shares, /*gpu=*/true).places;
 }
 
 std::unique_ptr<Decoder> MakeShapeDecoder(Device& device, const ModelConfig& shape,
@@ -154,13 +171,13 @@ std::unique_ptr<Decoder> MakeShapeDecoder(Device& device, const ModelConfig& sha
   const WeightTypes types(config, options.dtype, options.quantization, nullptr);
   config.quantized = types.quantizes();
   const auto placement = WeightPlacement::Of(config, options.weights_on_device);
-  WeightBytes counted;
+  Counted counted;
   auto decoder =
       SpecOf(config.family)
           .build(device, config,
                  std::make_unique<ShapeWeights>(config, types, placement, options.experts_on_device,
                                                 gpu, &counted));
-  return std::make_unique<ShapeDecoder>(std::move(decoder), counted, placement.offloaded);
+  return std::make_unique<ShapeDecoder>(std::move(decoder), counted.bytes, placement.offloaded);
 }
 
 }  // namespace litecache::model

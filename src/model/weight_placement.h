@@ -1,7 +1,9 @@
 // Which layers' matrices stay in host memory and are copied in every step, and their memory.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "model/config.h"
 #include "model/weight_types.h"
@@ -24,6 +26,10 @@ struct LayerPlace {
 // for each of its staging buffers. Predicting queries further ahead would need more places and gain
 // nothing: the link is busy with weights.
 inline constexpr int kProjectionPlaces = 4, kRestPlaces = 2;
+inline constexpr int kMostPlaces = std::max(kProjectionPlaces, kRestPlaces);
+constexpr int PlacesOf(LayerPart part) {
+  return part == LayerPart::kRest ? kRestPlaces : kProjectionPlaces;
+}
 
 struct WeightPlacement {
   int64_t layers = 0;
@@ -31,8 +37,7 @@ struct WeightPlacement {
 
   // on_device: the share of the layers whose matrices stay on the device, in [0, 1].
   static WeightPlacement Of(int64_t layers, double on_device);
-  // The same for a model's. Throws Unsupported for layers that do not have the same matrices: those
-  // that share a place are equally large.
+  // The same for a model's. Throws Unsupported for recurrent layers.
   static WeightPlacement Of(const ModelConfig& config, double on_device);
   bool Offloads(int64_t layer) const {
     return (layer + 1) * offloaded / layers > layer * offloaded / layers;
@@ -60,5 +65,20 @@ struct WeightShares {
 // device, beside the places of offloaded layers. gpu: as a GPU holds them.
 WeightBytes EstimateWeights(const ModelConfig& config, const WeightTypes& types,
                             const WeightShares& shares, bool gpu);
+
+// What places hold: the bytes of each matrix of a part, in the order in which decoders take them.
+// The i-th matrices of layers that share a place share its memory, whatever they are, so that it is
+// as large as the largest: dense layers have others than layers with experts.
+struct PlaceBytes {
+  std::vector<uint64_t> matrices[kLayerParts][kMostPlaces];
+
+  // ordinal: of a layer among the offloaded ones.
+  std::vector<uint64_t>& Of(LayerPart part, int64_t ordinal) {
+    return matrices[static_cast<int>(part)][ordinal % PlacesOf(part)];
+  }
+};
+// On a GPU.
+PlaceBytes EstimatePlaces(const ModelConfig& config, const WeightTypes& types,
+                          const WeightShares& shares);
 
 }  // namespace litecache::model

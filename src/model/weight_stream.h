@@ -15,7 +15,6 @@ class WeightStream {
  public:
   virtual ~WeightStream() = default;
 
-  virtual int64_t layers() const = 0;
   virtual bool Offloads(int64_t layer) const = 0;
 
   // ---- While weights are loaded ----
@@ -23,10 +22,9 @@ class WeightStream {
     void* host = nullptr;  // pinned memory, to be filled
     MatrixView view;       // its place on the device, at an address that other layers share
   };
-  // Adds a matrix of an offloaded layer: `bytes` bytes of this type (a view without data). All
-  // layers have the same matrices in the same order; most: bytes of the largest of them.
-  virtual Matrix Add(const LayerPlace& place, const MatrixView& type, size_t bytes,
-                     size_t most) = 0;
+  // Adds a matrix of an offloaded layer: `bytes` bytes of this type (a view without data), at most
+  // those that were estimated for its place.
+  virtual Matrix Add(const LayerPlace& place, const MatrixView& type, size_t bytes) = 0;
 
   // ---- In a step, in the order of the layers ---- Call before and after a step: starts copying
   // the first layers, so that the next step's are copied while this one ends. Must also be called
@@ -45,8 +43,9 @@ class WeightStream {
   virtual uint64_t moved_bytes() const = 0;   // sent to the device so far
 };
 
-// device: a CudaDevice.
+// device: a CudaDevice. bytes: EstimatePlaces() of the model and the placement.
 std::unique_ptr<WeightStream> CreateCudaWeightStream(Device& device,
-                                                     const WeightPlacement& placement);
+                                                     const WeightPlacement& placement,
+                                                     const PlaceBytes& bytes);
 
 }  // namespace litecache::model

@@ -15,7 +15,6 @@ namespace {
 // Parts of a layer that share a place: its projections, and the rest.
 constexpr int kGroups = 2;
 constexpr int kPlaces[kGroups] = {kProjectionPlaces, kRestPlaces};
-constexpr int kMostPlaces = std::max(kProjectionPlaces, kRestPlaces);
 constexpr int GroupOf(LayerPart part) { return part == LayerPart::kRest ? 1 : 0; }
 constexpr int MarkOf(LayerPart part, int place) {
   return static_cast<int>(part) * kMostPlaces + place;
@@ -23,9 +22,10 @@ constexpr int MarkOf(LayerPart part, int place) {
 
 class CudaWeightStream final : public WeightStream {
  public:
-  CudaWeightStream(CudaDevice& device, const WeightPlacement& placement)
+  CudaWeightStream(CudaDevice& device, const WeightPlacement& placement, const PlaceBytes& bytes)
       : device_(device),
         host_(device),
+        bytes_(bytes),
         layers_(static_cast<size_t>(placement.offloaded)),
         copy_(device, kLayerParts * kMostPlaces, /*first=*/false) {
     int next = 0;
@@ -35,21 +35,22 @@ class CudaWeightStream final : public WeightStream {
     LC_CHECK(next == count());
   }
 
-  int64_t layers() const override { return static_cast<int64_t>(ordinals_.size()); }
   bool Offloads(int64_t layer) const override { return Ordinal(layer) >= 0; }
 
-  Matrix Add(const LayerPlace& where, const MatrixView& type, size_t bytes, size_t most) override {
+  Matrix Add(const LayerPlace& where, const MatrixView& type, size_t bytes) override {
     const int ordinal = Ordinal(where.layer);
     LC_CHECK(ordinal >= 0, "layer {} stays on the device", where.layer);
     std::vector<Buffer>& matrices = Matrices(ordinal, where.part);
     Place& place = PlaceOf(ordinal, GroupOf(where.part));
     std::vector<Buffer>& targets = place.matrices[static_cast<size_t>(where.part)];
-    if (targets.size() == matrices.size()) {
+    const size_t index = matrices.size();
+    if (targets.size() == index) {
+      const uint64_t most = bytes_.Of(where.part, ordinal).at(index);
       targets.push_back(device_.Allocate(most));
       device_bytes_ += most;
     }
-    const Buffer& target = targets.at(matrices.size());
-    LC_CHECK(target.size() >= bytes, "layers differ: {} and {} bytes", target.size(), bytes);
+    const Buffer& target = targets.at(index);
+    LC_CHECK(target.size() >= bytes, "a place of {} bytes for {}", target.size(), bytes);
     matrices.push_back(host_.Allocate(bytes));
     host_bytes_ += bytes;
     MatrixView view = type;
@@ -122,6 +123,7 @@ class CudaWeightStream final : public WeightStream {
 
   CudaDevice& device_;
   PinnedHost host_;
+  PlaceBytes bytes_;
   std::vector<int> ordinals_;  // [layer]: its index among the offloaded layers
   std::vector<std::array<std::vector<Buffer>, kLayerParts>> layers_;  // pinned
   std::array<std::array<Place, kMostPlaces>, kGroups> places_;
@@ -133,9 +135,10 @@ class CudaWeightStream final : public WeightStream {
 }  // namespace
 
 std::unique_ptr<WeightStream> CreateCudaWeightStream(Device& device,
-                                                     const WeightPlacement& placement) {
+                                                     const WeightPlacement& placement,
+                                                     const PlaceBytes& bytes) {
   LC_CHECK(device.type() == DeviceType::kCuda);
-  return std::make_unique<CudaWeightStream>(static_cast<CudaDevice&>(device), placement);
+  return std::make_unique<CudaWeightStream>(static_cast<CudaDevice&>(device), placement, bytes);
 }
 
 }  // namespace litecache::model

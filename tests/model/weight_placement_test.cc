@@ -3,9 +3,23 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "device/cpu/cpu_device.h"
 #include "expect_error.h"
+#include "io/checkpoint.h"
 #include "model/expert_store.h"
+#include "model/families.h"
+#include "model/reference.h"
+#include "model/weight_stream.h"
+#include "model/weights.h"
 #include "ops/linear/quantized/packed_blocks.h"
 
 namespace litecache::model {
@@ -117,6 +131,86 @@ TEST(WeightPlacementTest, PlacesHoldTheLargestOfTheLayers) {
   const uint64_t tables = 2 * blocks("Q6_K", 128256, 4096);
   const uint64_t norms = 65 * 4096 * sizeof(float);
   EXPECT_EQ(half.device, 16 * (projections + rest) + 4 * projections + 2 * rest + tables + norms);
+}
+
+// Notes what layers put in their places, all of which are host memory.
+class NotingStream final : public WeightStream {
+ public:
+  NotingStream(const WeightPlacement& placement, PlaceBytes* places)
+      : placement_(placement), places_(*places) {}
+  bool Offloads(int64_t layer) const override { return placement_.Offloads(layer); }
+  Matrix Add(const LayerPlace& place, const MatrixView& type, size_t bytes) override {
+    if (place.layer != layer_) {
+      layer_ = place.layer;
+      ++ordinal_;
+      counts_ = {};
+    }
+    std::vector<uint64_t>& most = places_.Of(place.part, ordinal_);
+    const size_t index = counts_[static_cast<size_t>(place.part)]++;
+    most.resize(std::max(most.size(), index + 1));
+    most[index] = std::max<uint64_t>(most[index], bytes);
+    host_bytes_ += bytes;
+    memory_.emplace_back(bytes);
+    MatrixView view = type;
+    view.data = memory_.back().data();
+    return {memory_.back().data(), view};
+  }
+  void Settle(Stream&) override {}
+  void Await(Stream&, int64_t, LayerPart) override {}
+  void Release(Stream&, int64_t, LayerPart) override {}
+  uint64_t host_bytes() const override { return host_bytes_; }
+  uint64_t device_bytes() const override {
+    uint64_t bytes = 0;
+    for (const auto& part : places_.matrices) {
+      for (const auto& place : part) bytes = std::accumulate(place.begin(), place.end(), bytes);
+    }
+    return bytes;
+  }
+  uint64_t moved_bytes() const override { return 0; }
+
+ private:
+  const WeightPlacement placement_;
+  PlaceBytes& places_;
+  int64_t layer_ = -1, ordinal_ = -1;
+  std::array<size_t, kLayerParts> counts_ = {};
+  uint64_t host_bytes_ = 0;
+  std::vector<std::vector<std::byte>> memory_;
+};
+
+// Of every family, among them those whose first layers are dense and share places with layers that
+// have experts.
+TEST(WeightPlacementTest, PlacesHoldWhatLayersPutThere) {
+  CpuDevice device(2);
+  for (const std::string& name : FixtureNames()) {
+    const std::filesystem::path directory = FixturesDirectory() / name;
+    const ModelConfig config = ModelConfig::FromModel(directory);
+    if (!config.recurrent.empty()) continue;
+    const auto checkpoint =
+        std::make_shared<const io::Checkpoint>(directory, config.experts.stacked);
+    for (const char* quantization : {"", "q8_0,down_proj=q4_0"}) {
+      const WeightTypes types(config, std::nullopt, Quantization::Parse(quantization), checkpoint);
+      for (const double share : {0.0, 0.4}) {
+        SCOPED_TRACE(::testing::Message()
+                     << name << " " << quantization << ", on device " << share);
+        const auto placement = WeightPlacement::Of(config, share);
+        PlaceBytes put;
+        auto store = OpenCheckpointWeights(device, checkpoint, types, /*passing=*/true, {});
+        store = UploadWeights(device, device.pool(), std::move(store),
+                              std::make_unique<NotingStream>(placement, &put), nullptr, 0, {});
+        const auto decoder = SpecOf(config.family).build(device, config, std::move(store));
+        PlaceBytes estimated = EstimatePlaces(config, types, {.layers = share});
+        for (int part = 0; part < kLayerParts; ++part) {
+          for (int place = 0; place < kMostPlaces; ++place) {
+            EXPECT_EQ(estimated.matrices[part][place], put.matrices[part][place])
+                << "part " << part << ", place " << place;
+          }
+        }
+        const WeightBytes bytes = EstimateWeights(config, types, {.layers = share}, /*gpu=*/true);
+        EXPECT_EQ(bytes.host, decoder->host_weight_bytes());
+        EXPECT_EQ(bytes.device, decoder->weight_bytes());
+      }
+    }
+  }
 }
 
 }  // namespace
