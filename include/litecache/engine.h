@@ -86,7 +86,7 @@ struct EngineOptions {
   // Anything else names a draft model, as Engine::Load does: a smaller model with the same tokens,
   // whose KV cache is of policy full. "lookup,sparse", "lookup,DIR": either, whichever promises
   // more; "off". How many are drafted, at most draft_tokens, depends on measured acceptance and the
-  // measured time of steps. On the CPU; a draft model excludes tensor_parallel.
+  // measured time of steps. A draft model excludes tensor_parallel.
   std::string draft = "off";
   int64_t draft_tokens = 16;
   // Every token is chosen by attention over all rows, as with policy full; litecache's decode steps

@@ -55,6 +55,7 @@ void Reference::KeepCachedRows(int64_t tokens, Sequence* sequence) const {
 
 void Reference::Truncate(SequenceId id, int64_t tokens) {
   Sequence& sequence = sequences_.at(id);
+  if (tokens == sequence.length) return;
   const bool shared = retriever_ != nullptr && retriever_->shares_entries();
   const int64_t unit = shared ? retriever_->metadata_unit().tokens : 1;
   for (Head& head : sequence.heads) {
