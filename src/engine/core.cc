@@ -30,6 +30,9 @@ Core::Core(const Backend& backend, const CoreOptions& options)
       scheduler_({budget_.bytes, options.max_batch, options.prefill_chunk,
                   options.prefill_chunk_beside_decode, options.score_rows, options.decode_rows > 0,
                   options.draft_tokens > 0 && backend.cache->SelectsRows()}),
+      step_costs_(backend.device->type() == DeviceType::kCpu ? StepCosts::kRowOnCpu
+                                                             : StepCosts::kRowOnGpu),
+      drafting_costs_(step_costs_),
       sends_beside_steps_(backend.device->type() != DeviceType::kCpu && options.decode_rows == 0),
       scratch_(backend.pool != nullptr ? static_cast<size_t>(backend.pool->size()) : 1) {
   LC_CHECK(options.max_batch >= 1 && options.prefill_chunk >= 1 && options.score_rows >= 1);

@@ -39,7 +39,7 @@ double StepCosts::Of(int64_t rows) const {
   const auto at = [this](int64_t i) { return seconds_[static_cast<size_t>(i)]; };
   if (below == 0) return at(least);
   if (above == 0) {
-    return at(below) + 0.2 * at(least) * static_cast<double>(rows - below);
+    return at(below) + row_ * at(least) * static_cast<double>(rows - below);
   }
   if (above == below) return at(below);
   const double share = static_cast<double>(rows - below) / static_cast<double>(above - below);
