@@ -12,6 +12,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstdlib>
 #include <stdexcept>
 #include <utility>
 
@@ -66,7 +67,10 @@ Program::Program(const std::vector<std::string>& arguments, const ProgramOptions
   const Pipe input = options.terminal ? MakeTerminal() : MakePipe();
   const Pipe output = MakePipe();
   const Pipe error = MakePipe();
-  std::vector<std::string> words = {LC_BINARY_DIR "/" LC_PROGRAM};
+  // As for LC_SOURCE_DIR: where the program is, for tests copied to another machine.
+  const char* other = std::getenv("LC_BINARY_DIR");
+  std::vector<std::string> words = {std::string(other != nullptr ? other : LC_BINARY_DIR) +
+                                    "/" LC_PROGRAM};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (auto& word : words) argv.push_back(word.data());
