@@ -1,4 +1,4 @@
-// Attention of a few new tokens of one sequence over its context, as where drafts are verified.
+// Attention of a few new tokens of a sequence over its context, as where drafts are verified.
 #include <algorithm>
 #include <random>
 #include <vector>
@@ -27,7 +27,12 @@ TEST_F(ShortChunks, OfAllShapes) {
     const int64_t most_past = pick({0, 40, 700, testing::Tokens(3000)});
     AttentionCase c{RowEncoding::kBF16, pick({8, 64, 72, 128, 200, 256}),
                     between(1, 3),      group,
-                    8 * between(1, 20), {{static_cast<int32_t>(between(0, most_past)), rows}}};
+                    8 * between(1, 20), {}};
+    // Of one sequence, or of several with at most as many tokens.
+    c.parts.emplace_back(between(0, most_past), rows);
+    for (int64_t more = pick({0, 0, 1, 7}); more > 0; --more) {
+      c.parts.emplace_back(between(0, most_past), between(1, rows));
+    }
     c.out = between(0, 1) == 1 ? DType::kF32 : DType::kBF16;
     c.spread = between(0, 1) == 1 ? 1.0f : 20.0f;
     c.padding = 8;

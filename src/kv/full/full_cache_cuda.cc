@@ -88,6 +88,15 @@ class CudaFullCache final : public FullCacheBase {
       ops::cuda::PagedAttention(stream, view, layout_.kv_heads, table, q, layout_.q_heads, softmax,
                                 out, scratch_.data());
     }
+    if (block_.prefilling() > 1) {
+      if (const auto all = block_.AllPrefilling(); prompts_.SameOverAnyContext(all, format_)) {
+        Append(stream, all, table, k, v);
+        const SectionScope section(stream, Section::kAttention);
+        ops::cuda::PagedAttention(stream, all, layout_.kv_heads, table, q, layout_.q_heads, softmax,
+                                  out, scratch_.data());
+        return;
+      }
+    }
     for (int64_t i = 0; i < block_.prefilling(); ++i) {
       const ops::cuda::StepView view = block_.Prefilling(i);
       Append(stream, view, table, k, v);

@@ -21,6 +21,7 @@ void StepBlock::Begin(int64_t decoding, int64_t prefilling) {
   auto* counts = mirror_->host<int32_t>();
   counts[0] = static_cast<int32_t>(decoding);
   counts[1] = 1;
+  counts[kChunks] = static_cast<int32_t>(prefilling);
   if (++number_ == 0) number_ = 1;
   mirror_->host<uint32_t>()[kNumber] = number_;
   std::fill_n(counts + kCounts, capacity_, 0);
@@ -48,6 +49,18 @@ ops::cuda::StepView StepBlock::Prefilling(int64_t index) const {
           .capacity = 1,
           .max_rows = sequence.rows,
           .max_context = sequence.past + sequence.rows};
+}
+
+ops::cuda::StepView StepBlock::AllPrefilling() const {
+  ops::cuda::StepView all{.sequences = device_sequences() + decoding_,
+                          .count = mirror_->device<int32_t>() + kChunks,
+                          .capacity = static_cast<int32_t>(prefilling_)};
+  for (int64_t i = 0; i < prefilling_; ++i) {
+    const ops::cuda::StepView one = Prefilling(i);
+    all.max_rows = std::max(all.max_rows, one.max_rows);
+    all.max_context = std::max(all.max_context, one.max_context);
+  }
+  return all;
 }
 
 ops::cuda::StepView StepBlock::Ring(int64_t index) const {

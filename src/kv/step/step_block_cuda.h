@@ -34,6 +34,7 @@ class StepBlock {
   // A view of all decode sequences, or of one prompt chunk by its index.
   ops::cuda::StepView Decoding(int64_t max_context) const;
   ops::cuda::StepView Prefilling(int64_t index) const;
+  ops::cuda::StepView AllPrefilling() const;
   // A second entry of a prompt chunk, for operations that spill its recent rows; max_rows: rows of
   // the sequence that are not stored.
   ops::cuda::StepSequence& ring(int64_t index) { return sequences()[ring_index(index)]; }
@@ -46,8 +47,8 @@ class StepBlock {
   const Mirror& memory() const { return *mirror_; }
 
  private:
-  // Before the flags: the number of decode sequences, 1, the step's number.
-  static constexpr int64_t kCounts = 16, kNumber = 2;
+  // Before the flags: the number of decode sequences, 1, the step's number, that of chunks.
+  static constexpr int64_t kCounts = 16, kNumber = 2, kChunks = 3;
   int64_t ring_index(int64_t index) const { return decoding_ + prefilling_ + index; }
   static size_t SequencesOffset(int64_t capacity) {
     return static_cast<size_t>(kCounts + capacity) * 4;

@@ -82,7 +82,9 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
   LC_CHECK(kept == nullptr ||
            (step.capacity == 1 && step.max_rows > 1 && OnTensorCores(table.format)));
   if (step.capacity == 0 || table.lists == 0 || q.rows == 0) return;
-  if (step.capacity > 1 && step.max_rows == 1 && AsCuda(stream).batch_invariant()) {
+  const bool few = step.max_rows == 1 || (kept == nullptr && scratch != nullptr &&
+                                          IsShortChunk(step, kv_heads, table.format, q_heads));
+  if (step.capacity > 1 && few && AsCuda(stream).batch_invariant()) {
     // How a kernel divides a context among blocks depends on the other sequences' contexts.
     StepView one = step;
     one.capacity = 1;
@@ -102,11 +104,8 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
     PlainAttention(stream, tables, operands);
   } else if (step.max_rows == 1 && WarpAttentionServes(stream, step, kv_heads, table, q_heads)) {
     WarpAttention(stream, step, kv_heads, table, operands);
-  } else if (step.max_rows == 1) {
+  } else if (few) {
     LC_CHECK(scratch != nullptr);
-    SplitAttention(stream, tables, operands, scratch);
-  } else if (kept == nullptr && scratch != nullptr &&
-             IsShortChunk(step, kv_heads, table.format, q_heads)) {
     SplitAttention(stream, tables, operands, scratch);
   } else if (!AttendedOnHopper(stream, step, kv_heads, table, operands)) {
     TiledAttention(stream, step, kv_heads, table, operands);

@@ -22,17 +22,17 @@ size_t AttentionScratchBytes(int64_t sequences, int64_t q_heads, int64_t head_di
 // already. q [T, q_heads * head_dim] f32; out has the same shape, bf16 or f32. step.max_rows == 1:
 // the context is split over blocks (flash decoding); if `table` is kResident, rows before `past`
 // must not be written in this step, since they may be read while earlier kernels still run. The
-// same for a chunk of few tokens of one sequence, if there is scratch. Otherwise a tensor core
-// kernel processes tiles of queries (bf16 rows). On a
-// batch-invariant stream (device/machine.h), every sequence has launches of its own if
-// step.max_rows == 1; there must be step.capacity of them. kept: not null for a chunk of one
-// sequence, of more than one row, that attends only these rows (ops/sparse_prefill); bf16.
+// same for chunks of few tokens, if there is scratch. Otherwise a tensor core kernel processes
+// tiles of queries (bf16 rows). On a batch-invariant stream (device/machine.h), every sequence has
+// launches of its own in these two cases; there must be step.capacity of them. kept: not null for a
+// chunk of one sequence, of more than one row, that attends only these rows (ops/sparse_prefill);
+// bf16.
 void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                     const MatrixView& q, int64_t q_heads, const Softmax& softmax,
                     const MatrixView& out, void* scratch, const DeviceKeptBlocks* kept = nullptr);
 
-// Whether the chunk is attended as a few tokens are, if there is scratch: the launch is then the
-// same over any context.
+// Whether chunks are attended as a few tokens are, if there is scratch: the launch is then the same
+// over any context.
 bool IsShortChunk(const StepView& step, int64_t kv_heads, const RowFormat& format, int64_t q_heads);
 
 // The same for tokens that attend the sink and the last `window` tokens, their own included. The

@@ -30,8 +30,8 @@ inline constexpr int64_t kMaxSplitBlocks = 512;
 void SplitAttention(Stream& stream, const AttendedTables& tables, const AttentionOperands& operands,
                     void* scratch);
 
-// A short chunk of one sequence: all of its query heads' tokens are attended together as far as a
-// matrix product has rows for them, so that the context is read at most kMostShortChunkReads times.
+// Short chunks: the tokens of all of a KV head's query heads are attended together as far as a
+// matrix product has rows for them, so that a context is read at most kMostShortChunkReads times.
 // The kernels by tiles have a block for each query head (and 128 tokens) that reads all of the
 // context; they leave most of a GPU idle.
 inline constexpr int32_t kMostShortChunk = 64, kMostShortChunkReads = 8;

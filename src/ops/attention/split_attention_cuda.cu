@@ -27,9 +27,12 @@ int32_t TokensOfPair(int32_t rows, int32_t group) { return std::min(rows, kQueri
 
 bool SplitServesChunk(const StepView& step, int64_t kv_heads, int64_t q_heads) {
   const auto group = static_cast<int32_t>(q_heads / kv_heads);
-  if (step.capacity != 1 || step.max_rows > kMostShortChunk || group > kQueries) return false;
+  if (step.max_rows > kMostShortChunk || group > kQueries) return false;
   const int32_t tokens = TokensOfPair(step.max_rows, group);
-  return (step.max_rows + tokens - 1) / tokens <= kMostShortChunkReads;
+  const int32_t reads = (step.max_rows + tokens - 1) / tokens;
+  // The latter as AttentionScratchBytes() counts.
+  return reads <= kMostShortChunkReads &&
+         int64_t{step.capacity} * reads * tokens <= 2 * kMostShortChunk;
 }
 
 void SplitAttention(Stream& stream, const AttendedTables& tables, const AttentionOperands& operands,

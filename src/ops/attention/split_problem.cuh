@@ -124,7 +124,9 @@ __device__ inline void CountTiles(const SplitProblem& p, int32_t pairs, uint32_t
       const StepSequence& sequence = p.tables.step.sequences[at.sequence];
       // Loaded together with count, not after it.
       const int32_t rows = sequence.rows, past = sequence.past;
-      if (at.sequence < count && rows > 0) {
+      // A sequence with fewer new tokens than others has fewer blocks of them.
+      const int32_t first = Places::kChunk ? at.query_block * p.tokens : 0;
+      if (at.sequence < count && rows > first) {
         tiles = Places::Tiles(
             p.tables.Of(at.sequence, at.head, p.template Context<Places::kChunk>(at, past, rows)));
       }
