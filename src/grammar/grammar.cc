@@ -147,20 +147,20 @@ std::shared_ptr<Grammar> Grammar::OfObject(std::shared_ptr<const Vocabulary> voc
   return OfSchema({{"type", "object"}}, std::move(vocabulary));
 }
 
-std::shared_ptr<Grammar> Grammar::OfFrames(const std::vector<FramedSchema>& frames,
-                                           const std::string* separator,
+std::shared_ptr<Grammar> Grammar::OfFrames(const Frames& frames,
                                            std::shared_ptr<const Vocabulary> vocabulary) {
-  LC_CHECK(!frames.empty());
+  LC_CHECK(!frames.any.empty());
   AutomatonBuilder builder;
-  SchemaCompiler compiler(&builder);
-  const StateId start = builder.Add(), end = builder.AddEnd();
-  for (const FramedSchema& frame : frames) {
-    const StateId value = builder.Literal(start, frame.before), after = builder.Add();
-    const auto form = frame.tags ? SchemaCompiler::kParameters : SchemaCompiler::kJson;
-    builder.Call(value, compiler.Compile(frame.schema, form), after);
-    builder.Literal(after, frame.after, end);
+  SchemaCompiler compiler(&builder, frames.tags);
+  const StateId start = builder.Add(), last = builder.Add();
+  const StateId first = builder.Literal(start, frames.before);
+  for (const FramedSchema& frame : frames.any) {
+    const StateId value = builder.Literal(first, frame.before), after = builder.Add();
+    builder.Call(value, compiler.Compile(frame.schema), after);
+    builder.Literal(after, frame.after, last);
   }
-  if (separator != nullptr) builder.Literal(end, *separator, start);
+  if (frames.separator) builder.Literal(last, *frames.separator, first);
+  builder.Literal(last, frames.after, builder.AddEnd());
   return Finish(&builder, start, std::move(vocabulary));
 }
 

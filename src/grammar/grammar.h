@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "grammar/automaton.h"
+#include "grammar/parameter_tags.h"
 #include "grammar/schema_document.h"
 #include "grammar/vocabulary.h"
 #include "litecache/token_constraint.h"
@@ -21,7 +23,14 @@ struct FramedSchema {
   std::string before;
   Json schema;
   std::string after;
-  bool tags = false;  // an object's fields in tags (parameter_tags.h); false: JSON
+};
+
+// Which framed values an answer has, and how they are written.
+struct Frames {
+  std::vector<FramedSchema> any;         // one of these; not empty
+  std::optional<std::string> separator;  // set: one or more of them, with this in between
+  std::string before, after;             // around all
+  std::optional<ParameterTags> tags;     // an object's fields are written in these, not as JSON
 };
 
 // What surrounds a model's thoughts.
@@ -43,10 +52,7 @@ class Grammar : public std::enable_shared_from_this<Grammar> {
                                            std::shared_ptr<const Vocabulary> vocabulary);
   // Accepts a JSON object.
   static std::shared_ptr<Grammar> OfObject(std::shared_ptr<const Vocabulary> vocabulary);
-  // Accepts one of several framed values, or, if `separator` is set, one or more of them separated
-  // by it. `frames` must not be empty.
-  static std::shared_ptr<Grammar> OfFrames(const std::vector<FramedSchema>& frames,
-                                           const std::string* separator,
+  static std::shared_ptr<Grammar> OfFrames(const Frames& frames,
                                            std::shared_ptr<const Vocabulary> vocabulary);
 
   // A text that the regular expression matches from end to end (pattern.h).

@@ -19,16 +19,19 @@ std::shared_ptr<const TokenConstraint> GrammarCache::OfObject() {
   });
 }
 
-std::shared_ptr<const TokenConstraint> GrammarCache::OfFrames(
-    const std::vector<FramedSchema>& frames, const std::string* separator) {
-  Json key = Json::array({separator != nullptr ? Json(*separator) : Json()});
-  for (const FramedSchema& frame : frames) {
-    key.push_back({frame.before, frame.schema, frame.after, frame.tags});
+std::shared_ptr<const TokenConstraint> GrammarCache::OfFrames(const Frames& frames) {
+  Json key = {frames.separator ? Json(*frames.separator) : Json(), frames.before, frames.after};
+  if (const auto& tags = frames.tags) {
+    key.push_back(
+        {tags->name, tags->name_end, tags->value, tags->end, tags->lines, tags->separator});
+  }
+  for (const FramedSchema& frame : frames.any) {
+    key.push_back({{"before", frame.before}, {"schema", frame.schema}, {"after", frame.after}});
   }
   // Frames may name control tokens, which are not UTF-8.
   const std::string text = key.dump(-1, ' ', false, Json::error_handler_t::replace);
   return Find("frames " + text, [&](std::shared_ptr<const Vocabulary> vocabulary) {
-    return Grammar::OfFrames(frames, separator, std::move(vocabulary));
+    return Grammar::OfFrames(frames, std::move(vocabulary));
   });
 }
 

@@ -25,8 +25,7 @@ class GrammarCache {
 
   std::shared_ptr<const TokenConstraint> OfSchema(const Json& schema);
   std::shared_ptr<const TokenConstraint> OfObject();
-  std::shared_ptr<const TokenConstraint> OfFrames(const std::vector<FramedSchema>& frames,
-                                                  const std::string* separator);
+  std::shared_ptr<const TokenConstraint> OfFrames(const Frames& frames);
   std::shared_ptr<const TokenConstraint> OfPattern(const std::string& pattern);
   std::shared_ptr<const TokenConstraint> OfChoices(const std::set<std::string>& texts);
   std::shared_ptr<const TokenConstraint> OfGbnf(const std::string& source);

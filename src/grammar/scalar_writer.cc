@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "grammar/decimal.h"
-#include "grammar/parameter_tags.h"
 #include "grammar/pattern.h"
 #include "grammar/schema_keywords.h"
 
@@ -77,11 +76,12 @@ void ScalarWriter::String(const Subschema& s, StateId from, StateId to) {
   builder_.Byte(close, '"', to);
 }
 
-void ScalarWriter::Parameter(const Subschema& s, StateId from, StateId to) {
-  static const std::u32string kEnd = ToCharacters(kParameterEndTag);
-  if (!s.schema.is_object()) return plain_.All(from, Without(kEnd, AllBut({})), 0, kUnlimited, to);
+void ScalarWriter::Parameter(const Subschema& s, std::string_view end_tag, StateId from,
+                             StateId to) {
+  const std::u32string end = ToCharacters(end_tag);
+  if (!s.schema.is_object()) return plain_.All(from, Without(end, AllBut({})), 0, kUnlimited, to);
   const uint32_t min = Count(s, "minLength", 0), max = Count(s, "maxLength", kUnlimited);
-  plain_.All(from, Without(kEnd, Pattern(s).value_or(AllBut({}))), min, max, to);
+  plain_.All(from, Without(end, Pattern(s).value_or(AllBut({}))), min, max, to);
 }
 
 void ScalarWriter::PlainString(uint32_t min, uint32_t max, StateId from, StateId to) {

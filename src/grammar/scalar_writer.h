@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "grammar/automaton.h"
@@ -22,8 +23,8 @@ class ScalarWriter {
   // Applies minLength, maxLength, pattern or format. Throws InvalidArgument and Unsupported with
   // the path of the place.
   void String(const Subschema& s, StateId from, StateId to);
-  // The same without quotes and escapes. The text does not contain kParameterEndTag.
-  void Parameter(const Subschema& s, StateId from, StateId to);
+  // The same without quotes and escapes. The text does not contain `end_tag`.
+  void Parameter(const Subschema& s, std::string_view end_tag, StateId from, StateId to);
   // Applies minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf. Throws as above.
   void Number(const Subschema& s, bool integer, StateId from, StateId to);
   // A callee for a property name other than those in `but`.

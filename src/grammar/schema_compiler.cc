@@ -4,7 +4,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "grammar/parameter_tags.h"
 #include "grammar/schema_keywords.h"
 
 namespace litecache::grammar {
@@ -20,13 +19,13 @@ constexpr int kTabs = 6;
 
 }  // namespace
 
-StateId SchemaCompiler::Compile(const Json& root, Form form) {
+StateId SchemaCompiler::Compile(const Json& root) {
   const SchemaDocument document(root, &work_left_);
   document.ChargeFor(root);
   document_ = &document;
   rules_.clear();  // references refer to this document
   rule_bytes_left_ = kRuleBytes + kRuleBytesGrowth * root.dump().size();
-  const StateId start = Rule({root, "#"}, form);
+  const StateId start = Rule({root, "#"}, tags_ ? kParameters : kJson);
   while (!pending_.empty()) {
     const Pending rule = std::move(pending_.front());
     pending_.pop_front();
@@ -149,7 +148,7 @@ void SchemaCompiler::WriteConstants(const Subschema& s, Form form, StateId from,
     std::string text = value.dump();
     if (form == kParameter && value.is_string()) {
       text = value.get<std::string>();
-      if (text.find(kParameterEndTag) != std::string::npos) continue;
+      if (text.find(tags_->end) != std::string::npos) continue;
     }
     texts.insert(std::move(text));
   }
@@ -165,7 +164,7 @@ void SchemaCompiler::WriteType(const Subschema& s, const std::string& type, Form
   }
   if (form == kParameter) {
     to = ParameterEnd(to);
-    if (type == "string") return scalars_.Parameter(s, from, to);
+    if (type == "string") return scalars_.Parameter(s, tags_->end, from, to);
   }
   if (type == "null") return builder_.Literal(from, "null", to);
   if (type == "boolean") {
@@ -360,15 +359,20 @@ void SchemaCompiler::WriteParameters(const Subschema& s, StateId from, StateId t
       Count(s, "maxProperties", kUnlimited) < properties.size()) {
     throw Unsupported("{}: the number of arguments in tags cannot be limited", s.path);
   }
+  std::string before_value(tags_->name_end);
+  if (!tags_->value.empty()) before_value += fmt::format("{}{}", tags_->separator, tags_->value);
+  if (tags_->lines) before_value += '\n';
+  const std::string not_in_names = fmt::format("<>\n{}", tags_->name_end.front());
   for (const auto& [name, schema] : properties) {
     const std::string path = PathOf(s.path + "/properties", PointerPart(name));
-    if (name.empty() || name.find_first_of("<>\n") != std::string::npos) {
+    if (name.empty() || name.find_first_of(not_in_names) != std::string::npos) {
       throw Unsupported("{}: this name cannot be written in a tag", path);
     }
-    const StateId value = builder_.Literal(from, fmt::format("{}{}>\n", kParameterTag, name));
-    const StateId line = builder_.Add(), next = builder_.Add();
-    builder_.Call(value, Rule({schema, path}, kParameter), line);
-    builder_.Byte(line, '\n', next);
+    const StateId value =
+        builder_.Literal(from, fmt::format("{}{}{}", tags_->name, name, before_value));
+    const StateId end = builder_.Add(), next = builder_.Add();
+    builder_.Call(value, Rule({schema, path}, kParameter), end);
+    builder_.Literal(end, tags_->separator, next);
     if (!required.contains(name)) builder_.Jump(from, next);
     from = next;
   }
@@ -409,7 +413,7 @@ void SchemaCompiler::WriteMap(const Subschema& s, const Json& values, StateId fr
 
 StateId SchemaCompiler::ParameterEnd(StateId to) {
   const StateId from = builder_.Add();
-  builder_.Literal(from, fmt::format("\n{}", kParameterEndTag), to);
+  builder_.Literal(from, fmt::format("{}{}", tags_->lines ? "\n" : "", tags_->end), to);
   return from;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "grammar/automaton.h"
+#include "grammar/parameter_tags.h"
 #include "grammar/scalar_writer.h"
 #include "grammar/schema_document.h"
 
@@ -21,24 +22,26 @@ namespace litecache::grammar {
 // space, ...). Never a text whose value the schema forbids.
 class SchemaCompiler {
  public:
-  explicit SchemaCompiler(AutomatonBuilder* builder) : builder_(*builder), scalars_(builder) {}
-
-  // How a value is written.
-  enum Form {
-    kJson,
-    kParameters,  // the fields of an object as parameters in tags (parameter_tags.h)
-    kParameter,   // one of their values, up to the end of its tag
-  };
+  // tags: those in which an object's fields are written; none: as JSON.
+  explicit SchemaCompiler(AutomatonBuilder* builder,
+                          const std::optional<ParameterTags>& tags = std::nullopt)
+      : builder_(*builder), scalars_(builder), tags_(tags) {}
 
   // Returns the callee for a value of the schema; references must stay within the same document.
   // Throws InvalidArgument for malformed schemas and Unsupported for keywords that are not
   // supported, both with the path of the place. `root` is used only during the call.
-  StateId Compile(const Json& root, Form form = kJson);
+  StateId Compile(const Json& root);
 
   // A callee for at most one space or line break, before the first character of an answer.
   StateId LeadingSpace() { return AtMostOne(" \n"); }
 
  private:
+  // How a value is written.
+  enum Form {
+    kJson,
+    kParameters,  // the fields of an object as parameters in tags
+    kParameter,   // one of their values, up to the end of its tag
+  };
   struct Pending {
     Subschema subschema;
     Form form;
@@ -74,6 +77,7 @@ class SchemaCompiler {
 
   AutomatonBuilder& builder_;
   ScalarWriter scalars_;
+  const std::optional<ParameterTags> tags_;
   const SchemaDocument* document_ = nullptr;
   std::map<std::pair<std::string, Form>, StateId> rules_;  // keyed by the schema's text
   size_t rule_bytes_left_ = 0;

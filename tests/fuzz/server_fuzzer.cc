@@ -186,7 +186,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   TryBody(bytes);
   TryAnswer(bytes, [] { return HarmonyAnswer(kHarmonyPrompt, std::set<std::string>{"f"}, 2); });
-  TryAnswer(bytes, [] { return XmlCallParser(XmlTypes(), 2); });
+  for (const ToolFormat format :
+       {ToolFormat::kXml, ToolFormat::kGlm45, ToolFormat::kGlm47, ToolFormat::kMiniMax}) {
+    TryAnswer(bytes, [&] { return XmlCallParser(*CallTagsOf(format), XmlTypes(), 2); });
+  }
   RequestReader reader({4096, 65536});
   std::string pending;
   for (size_t at = 0; at < size && reader.state() == RequestReader::State::kReading;) {

@@ -240,16 +240,27 @@ TEST(Grammar, AmbiguityHasABound) {
 
 TEST(Grammar, FramesMayRepeat) {
   const Json number = {{"type", "integer"}};
-  const std::string separator = "\n";
-  const std::vector<FramedSchema> frames = {{"<a>", number, "</a>"},
-                                            {"<b>", {{"const", "x"}}, "</b>"}};
-  const auto one = Grammar::OfFrames(frames, nullptr, ByteVocabulary());
-  const auto some = Grammar::OfFrames(frames, &separator, ByteVocabulary());
+  Frames frames;
+  frames.any = {{"<a>", number, "</a>"}, {"<b>", {{"const", "x"}}, "</b>"}};
+  const auto one = Grammar::OfFrames(frames, ByteVocabulary());
+  frames.separator = "\n";
+  const auto some = Grammar::OfFrames(frames, ByteVocabulary());
   EXPECT_TRUE(Accepts(*one, "<a>12</a>"));
   EXPECT_FALSE(Accepts(*one, "<a>12</a>\n<a>1</a>"));
   EXPECT_TRUE(Accepts(*some, "<a>12</a>\n<b>\"x\"</b>\n<a>1</a>"));
   EXPECT_FALSE(Accepts(*some, "<a>12</a>\n"));
   EXPECT_FALSE(Accepts(*some, ""));
+  // Around all of them, with nothing in between.
+  frames.separator = "";
+  frames.before = "<c>";
+  frames.after = "</c>";
+  const auto around = Grammar::OfFrames(frames, ByteVocabulary());
+  EXPECT_TRUE(Accepts(*around, "<c><a>12</a></c>"));
+  EXPECT_TRUE(Accepts(*around, "<c><a>12</a><b>\"x\"</b><a>1</a></c>"));
+  for (const char* text :
+       {"<c></c>", "<a>12</a>", "<c><a>12</a>", "<c><a>1</a></c><c><a>1</a></c>"}) {
+    EXPECT_FALSE(Accepts(*around, text)) << text;
+  }
 }
 
 // Whether a call of a function with this schema may have the text as its arguments in tags.
@@ -257,9 +268,17 @@ bool AcceptsTags(const Grammar& grammar, const std::string& text) {
   return Accepts(grammar, "<f>\n" + text + "</f>");
 }
 
-std::shared_ptr<Grammar> OfTags(const std::string& schema) {
-  return Grammar::OfFrames({{"<f>\n", Json::parse(schema), "</f>", true}}, nullptr,
-                           ByteVocabulary());
+constexpr ParameterTags kLines = {.name = "<parameter=",
+                                  .name_end = ">",
+                                  .end = "</parameter>",
+                                  .lines = true,
+                                  .separator = "\n"};
+
+std::shared_ptr<Grammar> OfTags(const std::string& schema, const ParameterTags& tags = kLines) {
+  Frames frames;
+  frames.any = {{"<f>\n", Json::parse(schema), "</f>"}};
+  frames.tags = tags;
+  return Grammar::OfFrames(frames, ByteVocabulary());
 }
 
 std::string Tag(const std::string& name, const std::string& value) {
@@ -323,10 +342,41 @@ TEST(Grammar, StringsInTagsKeepTheirLimits) {
   EXPECT_TRUE(AcceptsTags(*OfTags("true"), ""));
 }
 
+TEST(Grammar, TagsMayStandAroundNames) {
+  constexpr ParameterTags kKeys = {.name = "<key>",
+                                   .name_end = "</key>",
+                                   .value = "<value>",
+                                   .end = "</value>",
+                                   .separator = "\n"};
+  const std::string schema = R"({"required": ["a"], "properties": {
+      "a": {"type": "string", "maxLength": 8}, "b": {"enum": ["x", "</value>", 1]}, "c": {"type": "array"}}})";
+  const auto lines = OfTags(schema, kKeys);
+  const std::string a = "<key>a</key>\n<value>\n</b> \n</value>\n";
+  for (const std::string& text :
+       {a, a + "<key>b</key>\n<value>x</value>\n<key>c</key>\n<value>[\"</value>\"]</value>\n",
+        std::string("<key>a</key>\n<value></parame</value>\n<key>b</key>\n<value>1</value>\n")}) {
+    EXPECT_TRUE(AcceptsTags(*lines, text)) << text;
+  }
+  for (const char* text :
+       {"", "<key>a</key><value>x</value>\n", "<key>a</key>\n<value>x</value>",
+        "<key>a</key>\n<value>123456789</value>\n", "<key>a</key>\n<value></value></value>\n",
+        "<key>b</key>\n<value>1</value>\n"}) {
+    EXPECT_FALSE(AcceptsTags(*lines, text)) << text;
+  }
+  EXPECT_FALSE(AcceptsTags(*lines, a + "<key>b</key>\n<value></value></value>\n"));
+  // On one line.
+  ParameterTags dense = kKeys;
+  dense.separator = "";
+  EXPECT_TRUE(AcceptsTags(*OfTags(schema, dense),
+                          "<key>a</key><value>x\n</value><key>b</key><value>1</value>"));
+  EXPECT_FALSE(AcceptsTags(*OfTags(schema, dense), a));
+}
+
 TEST(Grammar, WhatTagsCannotHoldIsNamed) {
-  const auto expect = [](const std::string& schema, const std::string& path) {
+  const auto expect = [](const std::string& schema, const std::string& path,
+                         const ParameterTags& tags = kLines) {
     try {
-      OfTags(schema);
+      OfTags(schema, tags);
       ADD_FAILURE() << schema << " was taken";
     } catch (const Unsupported& error) {
       EXPECT_THAT(error.what(), ::testing::StartsWith(path + ":"));
@@ -335,6 +385,11 @@ TEST(Grammar, WhatTagsCannotHoldIsNamed) {
   for (const std::string name : {"", "a>b", "<a", "a\nb"}) {
     expect(Json({{"properties", {{name, Json::object()}}}}).dump(), "#/properties/" + name);
   }
+  // A quote ends a name in quotes, and no other.
+  const std::string quoted = R"({"properties": {"a\"b": {}}})";
+  EXPECT_TRUE(AcceptsTags(*OfTags(quoted), Tag("a\"b", "1")));
+  expect(quoted, "#/properties/a\"b",
+         {.name = "<parameter name=\"", .name_end = "\">", .end = "</parameter>"});
   expect(R"({"const": {"a": 1}})", "#");
   expect(R"({"type": "object", "minProperties": 1})", "#");
   expect(R"({"properties": {"a": {}, "b": {}}, "maxProperties": 1})", "#");

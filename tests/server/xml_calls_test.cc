@@ -1,18 +1,16 @@
 // Calls with their arguments in tags, as Qwen3.5 writes them: taken apart in all pieces, and what
-// requests of such a model get.
+// the APIs make of them.
 #include "server/api/xml_calls.h"
 
 #include <gmock/gmock.h>
 
 #include <chrono>
-#include <fstream>
-#include <iterator>
 
 #include "server/api/anthropic_format.h"
 #include "server/api/responses_format.h"
 #include "server/every_cut.h"
 #include "server/test_server.h"
-#include "source_directory.h"
+#include "server/tool_events.h"
 #include "tokenizer/utf8.h"
 
 namespace litecache::testing {
@@ -20,39 +18,13 @@ namespace {
 
 using server::CallTypes;
 using server::ToolEvent;
+using server::ToolFormat;
 using server::XmlCallParser;
-
-// As "text|name(arguments)|text", in the order of the answer.
-std::string Joined(const std::vector<ToolEvent>& events) {
-  std::string joined;
-  auto before = ToolEvent::kText;
-  for (const ToolEvent& event : events) {
-    EXPECT_NE(event.text, "");
-    if (event.kind == ToolEvent::kBegin) joined += "|" + event.text + "|";
-    if (event.kind == ToolEvent::kText && before != ToolEvent::kText) joined += "|";
-    if (event.kind != ToolEvent::kBegin) joined += event.text;
-    before = event.kind;
-  }
-  return joined;
-}
-
-Json Tools() {
-  return Json::parse(R"([
-      {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object",
-          "required": ["city"], "properties": {
-              "city": {"type": "string"}, "days": {"type": "integer"}, "exact": {"type": "boolean"},
-              "where": {"$ref": "#/$defs/place"}, "tags": {"type": "array"},
-              "unit": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-              "limit": {"type": ["number", "string"]}, "any": {}, "note": {"enum": ["1", "2"]},
-              "odd": {"type": "thing"}},
-          "$defs": {"place": {"type": "object", "properties": {"lat": {"type": "number"}}}}}}},
-      {"type": "function", "function": {"name": "ping"}}])");
-}
 
 class XmlCalls : public ::testing::Test {
  protected:
   std::string Parse(const std::vector<std::string_view>& pieces) const {
-    XmlCallParser parser(types_, most_);
+    XmlCallParser parser(*server::CallTagsOf(ToolFormat::kXml), types_, most_);
     std::vector<ToolEvent> events;
     for (const std::string_view piece : pieces) parser.Add(piece, &events);
     parser.Finish(&events);
@@ -72,7 +44,7 @@ class XmlCalls : public ::testing::Test {
   }
 
   std::shared_ptr<const CallTypes> types_ =
-      std::make_shared<const CallTypes>(server::TypesOfCalls(Tools()));
+      std::make_shared<const CallTypes>(server::TypesOfCalls(WeatherTools()));
   int most_ = 10;
 };
 
@@ -151,6 +123,11 @@ TEST_F(XmlCalls, TagsMayBeMissing) {
       "|get_weather|{\"city\": \"Paris\", \"days\": 3}");
   Expect("<function=get_weather><parameter=city></parameter></function>",
          "|get_weather|{\"city\": \"\"}");
+  // A further function behind the same tag is a call even if it is not offered.
+  Expect("<tool_call><function=ping></function>\n<function=f></function>\n</tool_call>",
+         "|ping|{}|f|{}");
+  Expect("<function=ping></function>\n<function=f></function>",
+         "|ping|{}|\n<function=f></function>");
   // What is between parameters, or is none.
   Expect("<function=get_weather> hm <b> " + city + " <parameter=> <parameter=a\nb> </function>",
          call);
@@ -204,7 +181,7 @@ TEST_F(XmlCalls, BeyondTheLimitAreDropped) {
 }
 
 TEST_F(XmlCalls, ComeAsTheyAreWritten) {
-  XmlCallParser parser(types_, 1);
+  XmlCallParser parser(*server::CallTagsOf(ToolFormat::kXml), types_, 1);
   const auto add = [&](std::string_view piece) {
     std::vector<ToolEvent> events;
     parser.Add(piece, &events);
@@ -294,9 +271,9 @@ class XmlFormats : public ::testing::Test {
   XmlFormats() {
     model_.names = {"tiny"};
     stream_.stream = true;
-    tools_.tools = Tools();
+    tools_.tools = WeatherTools();
     tools_.choice = server::ToolUse::kAuto;
-    tools_.format = server::ToolFormat::kXml;
+    tools_.format = ToolFormat::kXml;
     tools_.types = std::make_shared<const CallTypes>(server::TypesOfCalls(tools_.tools));
   }
 
@@ -350,119 +327,6 @@ TEST_F(XmlFormats, MessagesHaveTheCall) {
   EXPECT_EQ(whole["content"][1]["name"], "get_weather");
   EXPECT_EQ(whole["content"][1]["input"], Json::parse(R"({"city": "Zürich", "days": 3})"));
   EXPECT_EQ(whole["stop_reason"], "tool_use");
-}
-
-std::string Template() {
-  std::ifstream file(SourceDirectory() / "tests/tokenizer_jinja/data/qwen3_5.jinja");
-  return std::string{std::istreambuf_iterator<char>(file), {}};
-}
-
-// A server with Qwen3.5's template; its model has random weights.
-class XmlServer : public SharedServerTest {
- protected:
-  static void SetUpTestSuite() {
-    TestServer::Options options;
-    options.endless = true;
-    options.limits.trust_chat_template = true;
-    Start(options);
-  }
-  static Json Body(const Json& more) {
-    Json body = ChatBody("x", {{"chat_template", Template()},
-                               {"chat_template_kwargs", {{"enable_thinking", false}}},
-                               {"max_tokens", 900},
-                               {"temperature", 1.2}});
-    body.update(more);
-    return body;
-  }
-  // Bounded, so that a random model comes to an end.
-  static Json BoundedTools() {
-    return Json::parse(R"([
-        {"type": "function", "function": {"name": "keep", "parameters": {"type": "object",
-            "required": ["kind", "size"], "additionalProperties": false, "properties": {
-                "kind": {"enum": ["cat", "5"]}, "size": {"type": "integer", "minimum": 1, "maximum": 99},
-                "note": {"type": "string", "maxLength": 8},
-                "names": {"type": "array", "maxItems": 2, "items": {"type": "string", "maxLength": 6}},
-                "old": {"type": "boolean"}}}}},
-        {"type": "function", "function": {"name": "ping"}}])");
-  }
-  static void ExpectKept(const std::string& text) {
-    const Json pet = Json::parse(text, nullptr, false);
-    ASSERT_TRUE(pet.is_object()) << text;
-    EXPECT_THAT(pet["kind"], ::testing::AnyOf("cat", "5"));
-    EXPECT_TRUE(pet["size"].is_number_integer() && pet["size"] >= 1 && pet["size"] <= 99) << text;
-    EXPECT_TRUE(pet.value("note", Json("")).is_string()) << text;
-    EXPECT_TRUE(pet.value("names", Json::array()).is_array()) << text;
-    EXPECT_TRUE(pet.value("old", Json(true)).is_boolean()) << text;
-  }
-};
-
-TEST_F(XmlServer, RequiredCallsFollowTheSchema) {
-  const Json answer =
-      server().Ask("/v1/chat/completions",
-                   Body({{"n", 4}, {"tools", BoundedTools()}, {"tool_choice", "required"}}));
-  for (const Json& choice : answer["choices"]) {
-    EXPECT_EQ(choice["finish_reason"], "tool_calls");
-    EXPECT_TRUE(choice["message"]["content"].is_null()) << choice;
-    for (const Json& call : choice["message"]["tool_calls"]) {
-      const auto arguments = call["function"]["arguments"].get<std::string>();
-      if (call["function"]["name"] == "keep") {
-        ExpectKept(arguments);
-      } else {
-        EXPECT_EQ(call["function"]["name"], "ping");
-        EXPECT_EQ(arguments, "{}");
-      }
-    }
-  }
-  const Json body =
-      Body({{"tools", BoundedTools()},
-            {"seed", 5},
-            {"tool_choice", {{"type", "function"}, {"function", {{"name", "keep"}}}}}});
-  const Json named = server().Ask("/v1/chat/completions", body)["choices"][0]["message"];
-  ASSERT_EQ(named["tool_calls"].size(), 1u);
-  ExpectKept(named["tool_calls"][0]["function"]["arguments"].get<std::string>());
-  // The same in pieces: the name first.
-  std::string name, arguments, finish;
-  for (const Json& event : server().Stream("/v1/chat/completions", body)) {
-    for (const Json& choice : event["choices"]) {
-      if (choice["finish_reason"].is_string()) finish = choice["finish_reason"];
-      for (const Json& call : choice["delta"].value("tool_calls", Json::array())) {
-        if (call.contains("id")) name = call["function"]["name"];
-        EXPECT_EQ(name, "keep");
-        arguments += call["function"]["arguments"].get<std::string>();
-      }
-    }
-  }
-  EXPECT_EQ(finish, "tool_calls");
-  EXPECT_EQ(Json(arguments), named["tool_calls"][0]["function"]["arguments"]);
-}
-
-TEST_F(XmlServer, TheTemplateGetsObjects) {
-  const auto prompt = [&](const std::string& arguments) {
-    Json body = Body({{"tools", BoundedTools()}});
-    for (const char* name : {"max_tokens", "temperature"}) body.erase(name);
-    body["messages"].push_back({{"role", "assistant"},
-                                {"content", "Yes."},
-                                {"tool_calls",
-                                 {{{"id", "1"},
-                                   {"type", "function"},
-                                   {"function", {{"name", "keep"}, {"arguments", arguments}}}}}}});
-    body["messages"].push_back({{"role", "tool"}, {"tool_call_id", "1"}, {"content", "r"}});
-    return server().Ask("/apply-template", body)["prompt"].get<std::string>();
-  };
-  const auto call = [](const std::string& parameters) {
-    return "Yes.\n\n<tool_call>\n<function=keep>\n" + parameters +
-           "</function>\n</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nr\n";
-  };
-  EXPECT_THAT(prompt(R"({"kind": "5", "names": ["a", "b"], "size": 5})"),
-              ::testing::HasSubstr(call("<parameter=kind>\n5\n</parameter>\n<parameter=names>\n"
-                                        "[\"a\", \"b\"]\n</parameter>\n<parameter=size>\n5\n"
-                                        "</parameter>\n")));
-  EXPECT_THAT(prompt(""), ::testing::HasSubstr(call("")));
-  // What the server gives for a call that is cut off, and what no client should send.
-  for (const char* text : {R"({"kind": "c)", "[1]", "5"}) {
-    EXPECT_THAT(prompt(text), ::testing::HasSubstr(call(std::string("<parameter=invalid_json>\n") +
-                                                        text + "\n</parameter>\n")));
-  }
 }
 
 }  // namespace

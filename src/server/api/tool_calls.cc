@@ -1,12 +1,11 @@
 #include "server/api/tool_calls.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
+#include "server/api/call_tags.h"
 #include "server/api/harmony.h"
 #include "server/api/json.h"
-#include "server/api/xml_calls.h"
 
 namespace litecache::server {
 namespace {
@@ -56,7 +55,7 @@ ToolFormat DetectToolFormat(std::string_view chat_template) {
   if (IsHarmony(chat_template)) return ToolFormat::kHarmony;
   if (!has("tools")) return ToolFormat::kNone;
   if (has(kMistralTag)) return ToolFormat::kMistral;
-  if (IsXml(chat_template)) return ToolFormat::kXml;
+  if (const auto format = DetectCallTags(chat_template)) return *format;
   if (has(kOpenTag)) return ToolFormat::kHermes;
   if (has(kPythonTag) || has("\"parameters\": ")) return ToolFormat::kLlama;
   return ToolFormat::kPlain;
@@ -64,7 +63,7 @@ ToolFormat DetectToolFormat(std::string_view chat_template) {
 
 std::string BeforeArguments(ToolFormat format, const std::string& name) {
   if (format == ToolFormat::kHarmony) return BeforeHarmonyArguments(name);
-  if (format == ToolFormat::kXml) return fmt::format("<tool_call>\n<function={}>\n", name);
+  if (const CallTags* tags = CallTagsOf(format)) return tags->BeforeArguments(name);
   const char* tag = format == ToolFormat::kHermes    ? "<tool_call>\n"
                     : format == ToolFormat::kMistral ? "[TOOL_CALLS]["
                                                      : "";
@@ -73,16 +72,16 @@ std::string BeforeArguments(ToolFormat format, const std::string& name) {
 }
 
 std::string AfterArguments(ToolFormat format) {
+  if (const CallTags* tags = CallTagsOf(format)) return tags->AfterArguments();
   return format == ToolFormat::kHermes    ? "}\n</tool_call>"
-         : format == ToolFormat::kXml     ? "</function>\n</tool_call>"
          : format == ToolFormat::kMistral ? "}]"
          : format == ToolFormat::kHarmony ? ""
                                           : "}";
 }
 
-const std::string* CallSeparator(ToolFormat format) {
-  static const std::string kLine = "\n";
-  return format == ToolFormat::kHermes || format == ToolFormat::kXml ? &kLine : nullptr;
+std::optional<std::string> CallSeparator(ToolFormat format) {
+  if (const CallTags* tags = CallTagsOf(format)) return tags->Separator();
+  return format == ToolFormat::kHermes ? std::optional("\n") : std::nullopt;
 }
 
 bool ToolCallParser::CallScanner::AddToString(char c) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -14,8 +15,12 @@ enum class ToolFormat {
   kNone,  // the template does not support tools
   // Any number of <tool_call>\n{"name": NAME, "arguments": {...}}\n</tool_call>, as in Qwen.
   kHermes,
-  // The same, but with the arguments between tags, as in Qwen3-Coder and Qwen3.5 (xml_calls.h).
+  // With the arguments between tags (call_tags.h, xml_calls.h), as in Qwen3-Coder and Qwen3.5; in
+  // GLM-4.5 and 4.6, whose tags stand on lines of their own; in GLM-4.7; in MiniMax-M2.
   kXml,
+  kGlm45,
+  kGlm47,
+  kMiniMax,
   // {"name": NAME, "parameters": {...}}, optionally after <|python_tag|>, as the whole answer.
   kLlama,
   // [TOOL_CALLS][{"name": NAME, "arguments": {...}}, ...], or [TOOL_CALLS]NAME[ARGS]{...} any
@@ -31,8 +36,8 @@ ToolFormat DetectToolFormat(std::string_view chat_template);
 // The text before the arguments of a call.
 std::string BeforeArguments(ToolFormat format, const std::string& name);
 std::string AfterArguments(ToolFormat format);
-// Between two calls; null where a model makes one call at a time.
-const std::string* CallSeparator(ToolFormat format);
+// Between two calls; unset where a model makes one call at a time.
+std::optional<std::string> CallSeparator(ToolFormat format);
 
 struct ToolEvent {
   enum Kind { kText, kBegin, kArguments, kReasoning } kind = kText;

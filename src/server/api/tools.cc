@@ -4,6 +4,7 @@
 #include <cctype>
 #include <limits>
 
+#include "server/api/call_tags.h"
 #include "server/api/harmony.h"
 #include "server/api/response_format.h"
 #include "server/api/tool_prompt.h"
@@ -72,19 +73,22 @@ void ReadChoice(Fields& fields, bool flat, ToolUse* use) {
 
 std::shared_ptr<const TokenConstraint> CallGrammar(const ServedModel& model, const ToolUse& use,
                                                    ToolFormat format) {
-  std::vector<grammar::FramedSchema> frames;
+  grammar::Frames frames;
+  if (const CallTags* tags = CallTagsOf(format)) {
+    frames.tags = tags->parameter;
+    frames.before = tags->BeforeCalls();
+    frames.after = tags->AfterCalls();
+  }
+  if (use.parallel && use.named.empty()) frames.separator = CallSeparator(format);
   for (const Json& tool : use.tools) {
     const Json& function = tool["function"];
     const auto name = function["name"].get<std::string>();
     if (!use.named.empty() && name != use.named) continue;
     const Json none = {{"type", "object"}, {"properties", Json::object()}};
-    frames.push_back({BeforeArguments(format, name), function.value("parameters", none),
-                      AfterArguments(format), format == ToolFormat::kXml});
+    frames.any.push_back({BeforeArguments(format, name), function.value("parameters", none),
+                          AfterArguments(format)});
   }
-  const bool several = use.parallel && use.named.empty();
-  return MakeGrammar("tools", [&] {
-    return model.grammars->OfFrames(frames, several ? CallSeparator(format) : nullptr);
-  });
+  return MakeGrammar("tools", [&] { return model.grammars->OfFrames(frames); });
 }
 
 // A tool of type "custom", which takes a text, as a function.
@@ -137,8 +141,8 @@ AnswerParser ToolUse::Parser() const {
     return AnswerParser(std::make_unique<HarmonyAnswer>(begun, std::move(functions), most));
   }
   std::unique_ptr<CallParser> calls;
-  if (active() && format == ToolFormat::kXml) {
-    calls = std::make_unique<XmlCallParser>(types, most);
+  if (const CallTags* tags = CallTagsOf(format); active() && tags != nullptr) {
+    calls = std::make_unique<XmlCallParser>(*tags, types, most);
   } else if (active()) {
     calls = std::make_unique<ToolCallParser>(format, Names(), most);
   }
@@ -195,7 +199,7 @@ void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use
   use->format = DetectToolFormat(source);
   if (use->format == ToolFormat::kNone) WriteCallsAsText(&prompt->messages);
   if (use->format == ToolFormat::kMistral) ShortenCallIds(&prompt->messages);
-  if (use->format == ToolFormat::kXml) MakeArgumentsObjects(&prompt->messages);
+  if (CallTagsOf(use->format) != nullptr) MakeArgumentsObjects(&prompt->messages);
   if (use->format == ToolFormat::kHarmony) {
     ToHarmonyMessages(&prompt->messages);
     KeepHeaders(model, request);
@@ -207,7 +211,7 @@ void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use
   } else {
     prompt->options.tools = use->tools;
   }
-  if (use->format == ToolFormat::kXml) {
+  if (CallTagsOf(use->format) != nullptr) {
     use->types = std::make_shared<const CallTypes>(TypesOfCalls(use->tools));
   }
   if (use->format == ToolFormat::kHarmony) {

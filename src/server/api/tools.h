@@ -23,7 +23,7 @@ struct ToolUse {
   bool parallel = true;
   Json choice_field = "none";  // as sent in the request
   ToolFormat format = ToolFormat::kNone;
-  std::shared_ptr<const CallTypes> types;  // with kXml
+  std::shared_ptr<const CallTypes> types;  // of calls with tags (call_tags.h)
   // Set once the prompt is encoded.
   Thinking thinking = Thinking::kNone;
   ThinkTags think_tags;

@@ -6,23 +6,11 @@
 #include <span>
 #include <utility>
 
-#include "grammar/parameter_tags.h"
 #include "grammar/schema_values.h"
 
 namespace litecache::server {
 namespace {
 
-using grammar::kParameterEndTag;
-using grammar::kParameterTag;
-
-constexpr std::string_view kCallTag = "<tool_call>";
-constexpr std::string_view kCallEndTag = "</tool_call>";
-constexpr std::string_view kFunctionTag = "<function=";
-constexpr std::string_view kFunctionEndTag = "</function>";
-constexpr std::array kBegins = {kCallTag, kFunctionTag};
-constexpr std::array kInCall = {kParameterTag, kFunctionEndTag, kCallEndTag};
-constexpr std::array kBetweenParameters = {kParameterTag, kFunctionEndTag, kCallEndTag, kCallTag,
-                                           kFunctionTag};
 constexpr std::string_view kXmlBlanks = " \n\r\t";
 constexpr size_t kLongestName = 128;  // of functions that a request can offer
 
@@ -86,9 +74,21 @@ std::optional<std::string> ReadValue(std::string_view text, const std::set<std::
 
 }  // namespace
 
-bool IsXml(std::string_view chat_template) {
-  return chat_template.find(kFunctionTag) != std::string_view::npos &&
-         chat_template.find(kParameterTag) != std::string_view::npos;
+XmlCallParser::XmlCallParser(const CallTags& tags, std::shared_ptr<const CallTypes> types, int most)
+    : tags_(tags), types_(std::move(types)), most_(most) {
+  const auto given = [](std::vector<std::string_view> all) {
+    std::erase(all, "");
+    return all;
+  };
+  begin_ = given({tags.open, tags.function});
+  after_call_ = given({tags.close, tags.function});
+  between_ = given({tags.parameter.name, tags.function_end, tags.close, tags.open, tags.function});
+  // Braces and quotes begin calls as JSON, which a name without an end tag must not be.
+  name_breaks_ = tags.name_end.empty() ? "{\"" : tags.name_end.substr(0, 1);
+  name_breaks_ += "<>";
+  name_breaks_ += kXmlBlanks;
+  parameter_breaks_ = "<>\n";
+  parameter_breaks_ += tags.parameter.name_end.front();
 }
 
 void XmlCallParser::Add(std::string_view piece, std::vector<ToolEvent>* events) {
@@ -115,10 +115,14 @@ bool XmlCallParser::Step(bool last) {
       return Opened(last);
     case kName:
       return Name(last);
+    case kAfterName:
+      return AfterName(last);
     case kBetween:
       return Between(last);
     case kParameterName:
-      return ParameterName();
+      return ParameterName(last);
+    case kBeforeValue:
+      return BeforeValue(last);
     case kValue:
       return Value();
     case kAfterValue:
@@ -167,7 +171,7 @@ bool XmlCallParser::Text(bool last) {
     if (last && calls_ == 0) Emit(ToolEvent::kText, std::exchange(space_, {}));
     return false;
   }
-  const TagAt at = ReadTag(Rest(), kBegins);
+  const TagAt at = ReadTag(Rest(), begin_);
   if (at.open && !last) return false;
   if (at.tag.empty()) {
     Say("<");
@@ -176,7 +180,7 @@ bool XmlCallParser::Text(bool last) {
   }
   raw_ = std::exchange(space_, {}) + std::string(at.tag);
   at_ += at.tag.size();
-  tagged_ = at.tag == kCallTag;
+  tagged_ = at.tag == tags_.open;
   state_ = tagged_ ? kOpened : kName;
   return true;
 }
@@ -184,38 +188,60 @@ bool XmlCallParser::Text(bool last) {
 bool XmlCallParser::Opened(bool last) {
   SkipSpace();
   raw_ += std::exchange(space_, {});
-  const TagAt at = ReadTag(Rest(), std::array{kFunctionTag});
-  if (at.open && !last) return false;
-  if (at.tag.empty()) {
-    NoCall();
-    return true;
+  if (Rest().empty() && !last) return false;
+  if (!tags_.function.empty()) {
+    const TagAt at = ReadTag(Rest(), std::array{tags_.function});
+    if (at.open && !last) return false;
+    if (at.tag.empty()) {
+      NoCall();
+      return true;
+    }
+    raw_ += at.tag;
+    at_ += at.tag.size();
   }
-  raw_ += kFunctionTag;
-  at_ += kFunctionTag.size();
   state_ = kName;
   return true;
 }
 
 bool XmlCallParser::Name(bool last) {
   const std::string_view rest = Rest();
-  const size_t end = rest.find_first_of("<> \n\r\t");
+  const size_t end = rest.find_first_of(name_breaks_);
   if (end == std::string_view::npos && rest.size() <= kLongestName && !last) return false;
-  const std::string_view name = rest.substr(0, end);
-  const bool complete = end != std::string_view::npos && rest[end] == '>';
-  const auto function = types_->find(name);
-  // Without <tool_call>, only the name shows whether it is a call.
-  if (!complete || name.empty() || name.size() > kLongestName ||
-      (!tagged_ && function == types_->end())) {
+  name_ = rest.substr(0, end);
+  if (end == std::string_view::npos || name_.empty() || name_.size() > kLongestName) {
+    NoCall();
+    return true;
+  }
+  raw_ += name_;
+  at_ += end;
+  state_ = kAfterName;
+  return true;
+}
+
+bool XmlCallParser::AfterName(bool last) {
+  const bool own_tag = !tags_.name_end.empty();
+  if (!own_tag) {
+    SkipSpace();
+    raw_ += std::exchange(space_, {});
+  }
+  const TagAt at =
+      own_tag ? ReadTag(Rest(), std::array{tags_.name_end}) : ReadTag(Rest(), between_);
+  if (at.open && !last) return false;
+  const auto function = types_->find(name_);
+  const bool offered = function != types_->end();
+  // Without the tag before it, or where the answer ends, only the name shows whether it is a call.
+  const bool call = at.tag.empty() ? at.open && !own_tag && offered : tagged_ || offered;
+  if (!call) {
     NoCall();
     return true;
   }
   raw_.clear();
-  arguments_ = function != types_->end() ? &function->second : nullptr;
+  arguments_ = offered ? &function->second : nullptr;
   written_.clear();
   any_ = false;
   ++calls_;
-  Emit(ToolEvent::kBegin, name);
-  at_ += end + 1;
+  Emit(ToolEvent::kBegin, name_);
+  if (own_tag) at_ += at.tag.size();
   state_ = kBetween;
   return true;
 }
@@ -223,37 +249,54 @@ bool XmlCallParser::Name(bool last) {
 bool XmlCallParser::Between(bool last) {
   at_ = std::min(pending_.find('<', at_), pending_.size());
   if (at_ == pending_.size()) return false;
-  const TagAt at = ReadTag(Rest(), kBetweenParameters);
+  const TagAt at = ReadTag(Rest(), between_);
   if (at.open && !last) return false;
-  if (at.tag == kParameterTag) {
-    at_ += kParameterTag.size();
+  if (at.tag == tags_.parameter.name) {
+    at_ += at.tag.size();
     name_.clear();
     state_ = kParameterName;
   } else if (at.tag.empty()) {
     ++at_;
   } else {
     Emit(ToolEvent::kArguments, any_ ? "}" : "{}");
-    if (at.tag == kFunctionEndTag) at_ += kFunctionEndTag.size();
+    if (at.tag == tags_.function_end) at_ += at.tag.size();
     state_ = kAfterCall;
   }
   return true;
 }
 
-bool XmlCallParser::ParameterName() {
+bool XmlCallParser::ParameterName(bool last) {
   const std::string_view rest = Rest();
-  const size_t size = std::min(rest.find_first_of("<>\n"), rest.size());
+  const size_t size = std::min(rest.find_first_of(parameter_breaks_), rest.size());
   name_ += rest.substr(0, size);
   at_ += size;
   if (size == rest.size()) return false;
+  const TagAt at = ReadTag(Rest(), std::array{tags_.parameter.name_end});
+  if (at.open && !last) return false;
   state_ = kBetween;
-  if (rest[size] == '>' && !name_.empty()) {
-    ++at_;
+  if (at.tag.empty() || name_.empty()) return true;
+  at_ += at.tag.size();
+  if (tags_.parameter.value.empty()) {
     BeginValue();
+  } else {
+    state_ = kBeforeValue;
   }
   return true;
 }
 
-std::string XmlCallParser::BeforeValue() {
+bool XmlCallParser::BeforeValue(bool last) {
+  SkipSpace();
+  space_.clear();
+  const TagAt at = ReadTag(Rest(), std::array{tags_.parameter.value});
+  if (at.open && !last) return false;
+  state_ = kBetween;
+  if (at.tag.empty()) return true;
+  at_ += at.tag.size();
+  BeginValue();
+  return true;
+}
+
+std::string XmlCallParser::Key() {
   return (std::exchange(any_, true) ? ", " : "{") + Dump(name_) + ": ";
 }
 
@@ -270,13 +313,13 @@ void XmlCallParser::BeginValue() {
   newline_ = false;
   value_.clear();
   state_ = kValue;
-  if (value_types_ == nullptr && !repeated_) Emit(ToolEvent::kArguments, BeforeValue() + '"');
+  if (value_types_ == nullptr && !repeated_) Emit(ToolEvent::kArguments, Key() + '"');
 }
 
 void XmlCallParser::AddToValue(std::string_view text) {
   if (text.empty()) return;
   empty_ = false;
-  const bool newline = std::exchange(newline_, text.ends_with('\n'));
+  const bool newline = std::exchange(newline_, tags_.parameter.lines && text.ends_with('\n'));
   if (newline_) text.remove_suffix(1);
   if (repeated_) return;
   if (value_types_ == nullptr) {
@@ -292,14 +335,14 @@ void XmlCallParser::EndValue() {
   if (repeated_) return;
   if (value_types_ == nullptr) return Emit(ToolEvent::kArguments, "\"");
   const auto json = ReadValue(value_, *value_types_);
-  Emit(ToolEvent::kArguments, BeforeValue() + (json ? *json : '"' + Escaped(value_) + '"'));
+  Emit(ToolEvent::kArguments, Key() + (json ? *json : '"' + Escaped(value_) + '"'));
   value_.clear();
 }
 
 bool XmlCallParser::Value() {
   if (first_) {
     if (Rest().empty()) return false;
-    if (Rest().starts_with('\n')) ++at_;
+    if (tags_.parameter.lines && Rest().starts_with('\n')) ++at_;
     first_ = false;
   }
   const std::string_view rest = Rest();
@@ -307,15 +350,15 @@ bool XmlCallParser::Value() {
   AddToValue(rest.substr(0, size));
   at_ += size;
   if (size == rest.size()) return false;
-  const TagAt at = ReadTag(Rest(), std::array{kParameterEndTag});
+  const TagAt at = ReadTag(Rest(), std::array{tags_.parameter.end});
   if (at.open) return false;
   if (at.tag.empty()) {
     AddToValue("<");
     ++at_;
     return true;
   }
-  at_ += kParameterEndTag.size();
-  if (newline_ || empty_) {
+  at_ += at.tag.size();
+  if (tags_.parameter.lines && (newline_ || empty_)) {
     EndValue();
   } else {
     space_.clear();
@@ -326,14 +369,14 @@ bool XmlCallParser::Value() {
 
 bool XmlCallParser::AfterValue(bool last) {
   SkipSpace();
-  const TagAt at = ReadTag(Rest(), kInCall);
+  const TagAt at = ReadTag(Rest(), between_);
   if (at.open && !last) return false;
   if (at.open || !at.tag.empty()) {
     space_.clear();
     EndValue();
     return true;
   }
-  AddToValue(kParameterEndTag);
+  AddToValue(tags_.parameter.end);
   AddToValue(std::exchange(space_, {}));
   state_ = kValue;
   return true;
@@ -341,13 +384,16 @@ bool XmlCallParser::AfterValue(bool last) {
 
 bool XmlCallParser::AfterCall(bool last) {
   SkipSpace();
-  const TagAt at = ReadTag(Rest(), std::array{kCallEndTag});
+  const TagAt at = ReadTag(Rest(), after_call_);
   if (at.open && !last) return false;
-  if (!at.tag.empty()) {
-    space_.clear();
-    at_ += kCallEndTag.size();
-  }
   state_ = kText;
+  if (at.tag == tags_.close) {
+    space_.clear();
+  } else if (!at.tag.empty()) {  // a further function behind the same tag
+    raw_ = std::exchange(space_, {}) + std::string(at.tag);
+    state_ = kName;
+  }
+  at_ += at.tag.size();
   return true;
 }
 

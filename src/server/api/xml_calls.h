@@ -1,4 +1,5 @@
-// Calls with their arguments between tags, as Qwen3-Coder, Qwen3.5 and others write them:
+// Calls with their arguments between tags (call_tags.h): as Qwen3-Coder, Qwen3.5 and others write
+// them,
 //   <tool_call>
 //   <function=NAME>
 //   <parameter=NAME>
@@ -6,6 +7,17 @@
 //   </parameter>
 //   </function>
 //   </tool_call>
+// as GLM-4.5 does, and GLM-4.7 without the line breaks,
+//   <tool_call>NAME
+//   <arg_key>NAME</arg_key>
+//   <arg_value>VALUE</arg_value>
+//   </tool_call>
+// and as MiniMax-M2 does, with any number of calls inside of the outer tags:
+//   <minimax:tool_call>
+//   <invoke name="NAME">
+//   <parameter name="NAME">VALUE</parameter>
+//   </invoke>
+//   </minimax:tool_call>
 #pragma once
 
 #include <memory>
@@ -14,36 +26,44 @@
 #include <string_view>
 #include <vector>
 
+#include "server/api/call_tags.h"
 #include "server/api/tool_calls.h"
 #include "server/api/xml_types.h"
 
 namespace litecache::server {
 
-// Whether a model with this chat template writes such calls: the template has the tags of functions
-// and parameters.
-bool IsXml(std::string_view chat_template);
-
 // The arguments of a call become a JSON object. A value that the function's schema calls a string
-// is taken as it is, without the line breaks next to its tags, and emitted as it is written.
+// is taken as it is, without line breaks that belong to its tags, and emitted as it is written.
 // Another one is read as JSON once it is complete; it becomes a string if it is none, or none that
 // a schema with strings among its types allows. Arguments that the schema does not name are
 // strings; one that is written twice keeps its first value.
 //
-// Models leave tags out: <tool_call> before a function that is offered, </function> before
-// </tool_call>. </parameter> ends a value at the beginning of a line, or where a further tag of the
-// call follows. What stands between parameters otherwise is dropped. The arguments of a call that
-// is cut off are not complete JSON.
+// Models leave tags out: the one that opens a call, where a further tag says that a function
+// follows, and it is offered; the one behind a function's arguments, where the call ends. A value's
+// end tag ends it where a further tag follows, or, where a line break before it belongs to it, at
+// the beginning of a line. What stands between parameters otherwise is dropped. The
+// arguments of a call that is cut off are not complete JSON.
 class XmlCallParser final : public CallParser {
  public:
-  // types: of the functions offered. Calls beyond `most` are dropped.
-  XmlCallParser(std::shared_ptr<const CallTypes> types, int most)
-      : types_(std::move(types)), most_(most) {}
+  // tags: must outlive this. types: of the functions offered. Calls beyond `most` are dropped.
+  XmlCallParser(const CallTags& tags, std::shared_ptr<const CallTypes> types, int most);
 
   void Add(std::string_view piece, std::vector<ToolEvent>* events) override;
   void Finish(std::vector<ToolEvent>* events) override;
 
  private:
-  enum State { kText, kOpened, kName, kBetween, kParameterName, kValue, kAfterValue, kAfterCall };
+  enum State {
+    kText,
+    kOpened,
+    kName,
+    kAfterName,
+    kBetween,
+    kParameterName,
+    kBeforeValue,
+    kValue,
+    kAfterValue,
+    kAfterCall
+  };
 
   void Run(bool last, std::vector<ToolEvent>* events);
   // One step; false where more text is needed.
@@ -51,8 +71,10 @@ class XmlCallParser final : public CallParser {
   bool Text(bool last);
   bool Opened(bool last);
   bool Name(bool last);
+  bool AfterName(bool last);
   bool Between(bool last);
-  bool ParameterName();
+  bool ParameterName(bool last);
+  bool BeforeValue(bool last);
   bool Value();
   bool AfterValue(bool last);
   bool AfterCall(bool last);
@@ -68,9 +90,13 @@ class XmlCallParser final : public CallParser {
   void BeginValue();
   void AddToValue(std::string_view text);
   void EndValue();
-  // What stands before the argument's value.
-  std::string BeforeValue();
+  // The argument's name, as JSON, and what separates it from others and its value.
+  std::string Key();
 
+  const CallTags& tags_;
+  // Those that may come next: in text, between parameters, behind a call.
+  std::vector<std::string_view> begin_, between_, after_call_;
+  std::string name_breaks_, parameter_breaks_;  // characters that no name has
   const std::shared_ptr<const CallTypes> types_;
   const int most_;
   State state_ = kText;
@@ -78,22 +104,23 @@ class XmlCallParser final : public CallParser {
   size_t at_ = 0;
   std::vector<ToolEvent>* events_ = nullptr;  // during a call of Add() or Finish()
   std::string space_;                         // white space that is not emitted
-  std::string raw_;                           // of the current call, while its name is not known
+  std::string raw_;                           // of what may be a call
   int calls_ = 0;
 
   // Of the current call.
-  bool tagged_ = false;                       // it begins with <tool_call>
+  bool tagged_ = false;                       // it stands behind the tag that opens calls
   const ArgumentTypes* arguments_ = nullptr;  // null: the function is not known
   std::set<std::string> written_;             // names of its arguments so far
   bool any_ = false;                          // some have been emitted
 
+  std::string name_;  // of the current function, then argument
+
   // Of the current argument.
-  std::string name_;
   const std::set<std::string>* value_types_ = nullptr;  // null: a string
   bool repeated_ = false;
   bool first_ = false;    // nothing of the value has been read
   bool empty_ = false;    // nothing but the line break before it
-  bool newline_ = false;  // a line break that may be the one before the end tag
+  bool newline_ = false;  // a line break that may belong to the end tag
   std::string value_;     // unless it is emitted as it is written
 };
 
