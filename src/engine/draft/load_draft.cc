@@ -60,8 +60,8 @@ std::unique_ptr<model::Decoder> LoadDraftModel(Device& device, const std::string
       config, options.dtype, options.quantization,
       std::make_shared<const io::Checkpoint>(directory, config.experts.stacked));
   const bool gpu = device.type() == DeviceType::kCuda;
-  CheckWeightsFit("the draft model " + name,
-                  model::EstimateWeights(config, types, {}, gpu).device, budget, gpu);
+  CheckWeightsFit("the draft model " + name, model::EstimateWeights(config, types, {}, gpu).device,
+                  budget, gpu);
   return model::LoadDecoder(device, directory, options);
 }
 
