@@ -5,10 +5,11 @@
         [--device cuda] [-- OPTIONS OF SERVE, by default --kv-policy litecache --exact --draft sparse]
 
 Starts `litecache serve` with random weights for every number of drafted tokens and lets each step draft as many
-(LITECACHE_DRAFT_ALWAYS=1); 0, with options that do not draft: a pass is a token. Prompts are computed and kept first, then all streams decode at once, and the
-time of their answers is divided by their passes. Random weights accept what they accept; a pass takes as long as with
-others. The table supposes that each token is accepted with the same probability a, given that those before it are: a pass
-with k drafts then gives (1 - a^(k+1)) / (1 - a) tokens a stream; times are those of a stream's token.
+(LITECACHE_DRAFT_ALWAYS=1). With 0, and options that do not draft, a pass is a token. Prompts are computed and kept first,
+then all streams decode at once, and the time of their answers is divided by their passes. Random weights accept what they
+accept; a pass takes as long as with others. The table supposes that each token is accepted with the same probability a, given
+that those before it are: a pass with k drafts then gives (1 - a^(k+1)) / (1 - a) tokens a stream; times are those of a
+stream's token.
 
 Needs only Python.
 """

@@ -13,8 +13,9 @@ class StepCosts {
  public:
   static constexpr int64_t kMostRows = 64;
   // What a row adds, as a share of the least step's time, where nothing has been measured. On two
-  // CPU cores steps of 17 rows take 4 to 7 times as long as those of one; on an H200 with an 8B
-  // model 1.15 times at 8K tokens and 2.4 times at 131,000.
+  // CPU cores steps of 17 rows take 4 to 7 times as long as those of one. On an H200 with an 8B
+  // model they should take 1.2 times as long at 8K tokens and 2.4 times at 131,000, by the times of
+  // their attention.
   static constexpr double kRowOnCpu = 0.2, kRowOnGpu = 0.05;
   explicit StepCosts(double row = kRowOnCpu) : row_(row) {}
 

@@ -31,7 +31,7 @@ class StepBlock {
   // The same by a kernel, for when copies keep the copy engine busy (ops/step/send_cuda.h).
   void SendByKernel(Stream& stream);
 
-  // A view of all decode sequences, or of one prompt chunk by its index.
+  // A view of all decode sequences, of one prompt chunk by its index, or of all chunks together.
   ops::cuda::StepView Decoding(int64_t max_context) const;
   ops::cuda::StepView Prefilling(int64_t index) const;
   ops::cuda::StepView AllPrefilling() const;

@@ -51,8 +51,8 @@ AttentionOperands Operands(const MatrixView& q, int64_t q_heads, const Softmax& 
 bool AttendedOnHopper(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                       const AttentionOperands& operands) {
 #ifdef LITECACHE_FLASHINFER
-  // It is faster for 8 new rows as well as for 32K. LITECACHE_FLASHINFER=0 selects the generic
-  // kernel.
+  // It is faster than the generic kernel for 8 new rows as well as for 32K. LITECACHE_FLASHINFER=0
+  // selects that one.
   const char* variable = std::getenv("LITECACHE_FLASHINFER");
   if (variable != nullptr && std::string_view(variable) == "0") return false;
   if (!HopperAttentionServes(table, operands)) return false;
