@@ -2,7 +2,7 @@
 """Whether answers with drafts are those of full attention, token by token, and what the drafts bring.
 
     tools/exact_check.py MODEL TEXT... [--context 4000] [--tokens 256] [--count 20] [--batch 4] [--draft lookup,sparse]
-        [--draft-tokens 16,8,4] [--dtype f32] [--option kv_budget=5%]...
+        [--draft-tokens 16,8,4] [--dtype f32] [--device cpu] [--option kv_budget=5%]...
 
 MODEL: a directory or a GGUF file. Prompts are passages of the texts at random places (--seed), of `context` tokens. Each is
 continued greedily with policy full, and with policy litecache and exact=true for every number of --draft-tokens. Prints for each
@@ -75,12 +75,13 @@ def main():
     parser.add_argument("--draft", default="lookup,sparse")
     parser.add_argument("--draft-tokens", default="16")
     parser.add_argument("--dtype", default="f32", choices=TIES)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of litecache_llm.LLM, for policy litecache")
     arguments = parser.parse_args()
-    common = {"max_context": arguments.context + arguments.tokens, "dtype": arguments.dtype, "device": "cpu",
-              "threads": arguments.threads}
+    common = {"max_context": arguments.context + arguments.tokens, "dtype": arguments.dtype,
+              "device": arguments.device, "threads": arguments.threads}
     with LLM(arguments.model, kv_policy="full", **common) as llm:
         prompts = prompts_of(llm, arguments.texts, arguments)
         expected, seconds = answers_of(llm, prompts, arguments)

@@ -99,7 +99,8 @@ struct KvOptions {
   std::string aggregation = "importance";
 
   // ---- resident heads ---- Heads with all their KV on the device: "formula" (CLO eq. 12-13, from
-  // the profile's link rate and layer time), "none", or a number of heads, hardest to reuse first.
+  // the profile's link rate and layer time), "none", a number of heads, hardest to reuse first, or
+  // "all", of which those that are not resident for another reason attend their top-k.
   // In addition layer 0 is resident, and with prefetch = auto on a GPU every layer that is not
   // predicted, since nothing hides its transfers.
   std::string resident_heads = "0";

@@ -212,7 +212,8 @@ class Core {
   std::vector<std::vector<uint32_t>> allowed_;  // [plan.decodes], by their constraints
   std::vector<Sampled> sampled_;
   std::unique_ptr<DraftModel> draft_model_;  // null without
-  StepCosts step_costs_, drafting_costs_;    // of steps, and of those that only draft
+  StepCosts step_costs_;
+  DraftingCosts drafting_costs_;
   std::vector<StepDraft> step_drafts_;       // the samples for which such steps draft
   StepPlan draft_plan_;
   bool drafting_pays_ = false;  // when it was last asked

@@ -26,7 +26,7 @@ bool Core::AppendDrafted(const Sampled& row) {
 bool Core::DraftStep(std::span<const DraftingSample> samples, bool first) {
   bool all = true;
   if (draft_model_ == nullptr) {
-    Scheduler::PlanDrafts(samples, &draft_plan_);
+    Scheduler::PlanDrafts(samples, first, &draft_plan_);
     ForwardWithRoom(draft_plan_);
   } else {
     all = draft_model_->Plan(samples, first, &draft_plan_);
@@ -74,9 +74,8 @@ bool Core::DraftBySteps(int64_t length) {
         };
         return std::ranges::find_if(step_drafts_, same)->most <= i + 1;
       });
-      // The first step may bring rows that the others only keep, or have rows of its own.
-      if (i == 0) continue;
-      drafting_costs_.Measure(draft_plan_.step.rows, SecondsBetween(start, Clock::now()));
+      StepCosts& costs = i == 0 ? drafting_costs_.first : drafting_costs_.others;
+      costs.Measure(std::ssize(draft_plan_.decodes), SecondsBetween(start, Clock::now()));
     }
   } catch (...) {  // what has been drafted until then is verified; a lost device fails there, too
     LogDebug("a draft ends: {}", MessageOf(std::current_exception()));

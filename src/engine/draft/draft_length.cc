@@ -83,18 +83,23 @@ int64_t DraftLength(const StepCosts& costs, double rate, int64_t most, int64_t r
   return length;
 }
 
-int64_t StepsLength(const StepCosts& costs, const StepCosts& drafting,
+double DraftingCosts::Of(int64_t length, int64_t samples) const {
+  const double other = others.Of(samples);
+  return std::max(first.Of(samples), other) + static_cast<double>(length - 1) * other;
+}
+
+int64_t StepsLength(const StepCosts& costs, const DraftingCosts& drafting,
                     std::span<const double> rates, int64_t most, int64_t rows, double tokens) {
   const auto samples = static_cast<int64_t>(rates.size());
-  const double alone = costs.Of(rows), drafted = drafting.Of(samples);
+  const double alone = costs.Of(rows);
   if (samples == 0 || alone <= 0) return 0;
-  if (drafted <= 0) return std::min(most, kFewDrafts);
+  if (drafting.others.Of(samples) <= 0) return std::min(most, kFewDrafts);
   std::vector<double> reached(rates.size(), 1);
   double best = kLeastGain * tokens / alone;
   int64_t length = 0;
   for (int64_t k = 1; k <= most && rows + samples * k <= StepCosts::kMostRows; ++k) {
     for (size_t i = 0; i < rates.size(); ++i) tokens += reached[i] *= rates[i];
-    const double speed = tokens / (costs.Of(rows + samples * k) + static_cast<double>(k) * drafted);
+    const double speed = tokens / (costs.Of(rows + samples * k) + drafting.Of(k, samples));
     if (speed <= best) continue;
     best = speed;
     length = k;

@@ -28,6 +28,17 @@ class StepCosts {
   std::array<double, kMostRows + 1> seconds_{};  // 0: not measured
 };
 
+// Of steps that draft, a token of each sample in a step: of a draft's first one, which may choose
+// rows and bring them, and of those behind it, which keep them.
+struct DraftingCosts {
+  explicit DraftingCosts(const StepCosts& unknown) : first(unknown), others(unknown) {}
+
+  // Of a draft of `length` tokens for so many samples; 0: nothing has been measured.
+  double Of(int64_t length, int64_t samples) const;
+
+  StepCosts first, others;
+};
+
 // How often the drafts of one sample are accepted, by the length of the match that proposed them.
 class Acceptance {
  public:
@@ -55,11 +66,11 @@ int64_t DraftLength(const StepCosts& costs, double rate, int64_t most, int64_t r
                     double* tokens);
 
 // The same for samples whose drafts are made by steps of their own, a token of each in a step:
-// rates [samples], of acceptance; drafting: what such steps take by their rows. All of them draft
+// rates [samples], of acceptance; drafting: what such steps take. All of them draft
 // equally many tokens. The step that verifies has `rows` rows before drafts and gives `tokens`
 // tokens. A few (kFewDrafts), if such steps have not been measured yet.
 inline constexpr int64_t kFewDrafts = 2;
-int64_t StepsLength(const StepCosts& costs, const StepCosts& drafting,
+int64_t StepsLength(const StepCosts& costs, const DraftingCosts& drafting,
                     std::span<const double> rates, int64_t most, int64_t rows, double tokens);
 
 }  // namespace litecache::engine

@@ -38,13 +38,13 @@ Kind<KvBudget> Budget() {
 
 Kind<std::string> ResidentHeads() {
   Kind<std::string> kind = Text("N|NAME");
-  kind.values = "a number, formula, none";
+  kind.values = "a number, formula, all, none";
   kind.read = [](const std::string& text, std::string_view who) {
     constexpr size_t kMostDigits = 9;
     const bool digits = !text.empty() && text.size() <= kMostDigits &&
                         text.find_first_not_of("0123456789") == std::string::npos;
-    if (digits || text == "formula" || text == "none") return text;
-    throw InvalidArgument("{}: '{}' is not formula, none or a number", who, text);
+    if (digits || text == "formula" || text == "all" || text == "none") return text;
+    throw InvalidArgument("{}: '{}' is not formula, all, none or a number", who, text);
   };
   return kind;
 }
@@ -166,7 +166,8 @@ Rows ResidentRows() {
   return {
       Row("resident_heads", &O::resident_heads, ResidentHeads(),
           "Heads whose rows all stay on the device, besides layer 0: a number (those that reuse "
-          "least come first), formula (computed from the speed of the link and of a layer), none"),
+          "least come first), formula (computed from the speed of the link and of a layer), all (of "
+          "which all but those of layer 0 select), none"),
       Row("resident_first_layer", &O::resident_first_layer, Flag(),
           "Keep layer 0 on the device, and with --prefetch auto all layers that are not predicted"),
       Row("resident_full_attention", &O::resident_full_attention, Flag(),

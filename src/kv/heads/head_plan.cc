@@ -78,6 +78,18 @@ void KeepHardest(int64_t count, HeadPlan* plan) {
 
 }  // namespace
 
+bool HeadPlan::ResidentsSelect(int64_t layer) const {
+  const auto first = heads.begin() + layer * kv_heads;
+  return std::any_of(first, first + kv_heads,
+                     [](const HeadSettings& h) { return h.resident && !h.dense; });
+}
+
+int64_t HeadPlan::selecting_layers() const {
+  int64_t count = 0;
+  for (int64_t layer = 0; layer < layers; ++layer) count += ResidentsSelect(layer) ? 1 : 0;
+  return count;
+}
+
 int64_t HeadPlan::resident_count() const {
   return std::count_if(heads.begin(), heads.end(), [](const auto& h) { return h.resident; });
 }
@@ -153,8 +165,9 @@ HeadPlan MakeHeadPlan(const Layout& layout, const KvOptions& options, const Prof
   }
 
   const bool formula = options.resident_heads == "formula";
+  const bool all = options.resident_heads == "all";
   const int64_t count =
-      formula || options.resident_heads == "none" ? 0 : std::stoll(options.resident_heads);
+      formula || all || options.resident_heads == "none" ? 0 : std::stoll(options.resident_heads);
   if ((formula || count > 0) && !measured) {
     throw InvalidArgument(
         "KV options: resident_heads = {} chooses heads by the similarity of their queries, which "
@@ -173,6 +186,10 @@ HeadPlan MakeHeadPlan(const Layout& layout, const KvOptions& options, const Prof
   KeepHardest(count, &plan);
   if (options.resident_full_attention) {
     for (HeadSettings& settings : plan.heads) settings.dense = settings.resident;
+  }
+  // The others then select among their rows: attending all of them is policy full.
+  if (all) {
+    for (HeadSettings& settings : plan.heads) settings.resident = true;
   }
   if (profile == nullptr) {
     plan.remark = fmt::format(

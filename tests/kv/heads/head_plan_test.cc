@@ -119,6 +119,19 @@ TEST(HeadPlan, ResidentHeadsByNumberAreTheHardestOfAllLayers) {
   EXPECT_EQ(MakeHeadPlan(kLayout, options, &profile, {}, 1).resident_count(), 6);
 }
 
+TEST(HeadPlan, AllHeadsMayBeResidentWithoutAProfileAndThenSelect) {
+  KvOptions options = Options();
+  options.resident_heads = "all";
+  options.resident_first_layer = true;
+  const HeadPlan plan = MakeHeadPlan(kLayout, options, nullptr, {}, 1);
+  EXPECT_EQ(plan.resident_count(), 6);
+  EXPECT_TRUE(plan.at(0, 1).dense) << "resident for another reason";
+  EXPECT_FALSE(plan.at(1, 0).dense);
+  EXPECT_FALSE(plan.ResidentsSelect(0));
+  EXPECT_TRUE(plan.ResidentsSelect(1));
+  EXPECT_EQ(plan.selecting_layers(), 2);
+}
+
 TEST(HeadPlan, ResidentHeadsByFormulaAreWhatTheLinkCannotServe) {
   const Profile profile = MeasuredProfile();
   KvOptions options = Options();

@@ -100,7 +100,7 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     options.aggregation = Pick<std::string>(random, {"importance", "harmonic", "mean", "min"});
     options.resident_first_layer = random() % 2 == 0;
     options.resident_full_attention = random() % 4 == 0;
-    options.resident_heads = Pick<std::string>(random, {"0", "0", "2"});
+    options.resident_heads = Pick<std::string>(random, {"0", "0", "2", "all"});
     options.dense_layers = random() % 6 == 0;
     options.transfer = GetParam().transfer;
     if (SlotsKeepCodes(layout, options, device)) {
