@@ -24,13 +24,18 @@ void ConvertRows(ThreadPool& pool, const MatrixView& x, const MatrixView& y) {
 
 void Convert(Stream& stream, const MatrixView& x, const MatrixView& y) {
   LC_CHECK(x.rows == y.rows && x.cols == y.cols);
-  const bool narrow = x.dtype == DType::kF32 && y.dtype == DType::kBF16;
-  LC_CHECK(narrow || (x.dtype == DType::kBF16 && y.dtype == DType::kF32));
+  const bool narrow = x.dtype == DType::kF32;
+  const DType other = narrow ? y.dtype : x.dtype;
+  LC_CHECK((narrow || y.dtype == DType::kF32) && (other == DType::kBF16 || other == DType::kF16));
   if constexpr (cuda::kAvailable) {
     if (stream.device_type() == DeviceType::kCuda) return cuda::Convert(stream, x, y);
   }
   ThreadPool& pool = AsCpu(stream).pool();
-  narrow ? ConvertRows<float, bf16>(pool, x, y) : ConvertRows<bf16, float>(pool, x, y);
+  if (other == DType::kBF16) {
+    narrow ? ConvertRows<float, bf16>(pool, x, y) : ConvertRows<bf16, float>(pool, x, y);
+  } else {
+    narrow ? ConvertRows<float, f16>(pool, x, y) : ConvertRows<f16, float>(pool, x, y);
+  }
 }
 
 }  // namespace litecache::ops

@@ -6,7 +6,7 @@
 
 namespace litecache::ops {
 
-// y = x, f32 to bf16 (to nearest even) or bf16 to f32, [T, n], no overlap.
+// y = x, [T, n], no overlap: f32 to bf16 or f16 (to nearest even), or one of these to f32.
 void Convert(Stream& stream, const MatrixView& x, const MatrixView& y);
 
 }  // namespace litecache::ops

@@ -6,7 +6,7 @@
 
 namespace litecache::ops::cuda {
 
-// f32 <-> bf16, [T, n].
+// f32 <-> bf16 or f16, [T, n].
 void Convert(Stream& stream, const MatrixView& x, const MatrixView& y);
 
 }  // namespace litecache::ops::cuda
