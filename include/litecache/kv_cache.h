@@ -56,10 +56,13 @@ struct KvPart {
   bool decode = false;
 };
 
-// Not thread-safe. Runs on the CPU, on its own threads, or on a GPU. All arrays are f32, row-major,
-// contiguous: q and out [rows of the step][q_heads * head_dim], k and v [rows of the step][kv_heads
-// * head_dim], keys and queries after RoPE. A step's rows are those of its parts, one part after
-// the other.
+// Type of the elements of a caller's arrays.
+enum class KvElement { kF32, kBF16, kF16 };
+
+// Not thread-safe. Runs on the CPU, on its own threads, or on a GPU. Arrays are f32 unless a call
+// says otherwise, row-major, contiguous: q and out [rows of the step][q_heads * head_dim], k and v
+// [rows of the step][kv_heads * head_dim], keys and queries after RoPE. A step's rows are those of
+// its parts, one part after the other.
 class KvCache {
  public:
   // options.device_memory (policies full and litecache) and options.host_memory (policy litecache)
@@ -72,12 +75,16 @@ class KvCache {
   // options.device_memory; those of options.host_memory are pinned. Prefetch() and Attend() enqueue
   // their work and return; it reads and writes the arrays after all that was enqueued on gpu.stream
   // before, and what is enqueued there afterwards sees the results. EndStep() waits for the step's
-  // work and throws what went wrong in it. Destroy the cache before the stream. Throws also
-  // Unsupported, in a library without CUDA and for policy kvpr, and an error for a GPU that cannot
-  // be used.
+  // work and throws what went wrong in it. Destroy the cache before the stream. Arrays begin at
+  // multiples of 16 bytes. Throws also Unsupported, in a library without CUDA and for policy kvpr,
+  // and an error for a GPU that cannot be used.
   static std::unique_ptr<KvCache> CreateOnGpu(const KvShape& shape, const KvOptions& options,
                                               const KvGpu& gpu = {});
   virtual ~KvCache() = default;
+
+  // From here on the caller works on this stream of the cache's GPU, as if it were KvGpu::stream;
+  // the one before is not used again. Does nothing on the CPU.
+  virtual void UseStream(void* stream) = 0;
 
   // Upper bound of the bytes that a sequence of `tokens` tokens takes in each tier.
   virtual kv::TierBytes BytesFor(int64_t tokens) const = 0;
@@ -107,9 +114,15 @@ class KvCache {
   // computed. Both arguments are used until Attend(layer) returns.
   virtual void KeepInputs(int64_t layer, const float* x, const KvProjection& projection) = 0;
   // Stores the rows' keys and values and computes out = softmax(scale * q.K) V over the rows that
-  // each query attends. Call for all layers in order.
-  virtual void Attend(int64_t layer, const float* q, const float* k, const float* v, float scale,
-                      float* out) = 0;
+  // each query attends. Call for all layers in order. All four arrays have elements of one type;
+  // attention is computed in f32. Those of bf16 and f16 are converted in memory beside the budgets,
+  // 4 bytes for each element of the largest step.
+  virtual void Attend(int64_t layer, KvElement element, const void* q, const void* k, const void* v,
+                      float scale, void* out) = 0;
+  void Attend(int64_t layer, const float* q, const float* k, const float* v, float scale,
+              float* out) {
+    Attend(layer, KvElement::kF32, q, k, v, scale, out);
+  }
   // Commits the step's rows to their sequences.
   virtual void EndStep() = 0;
 

@@ -91,7 +91,7 @@ litecache_status litecache_score(litecache_engine* engine, const int32_t* tokens
                                  int64_t decode_from, const int64_t* positions,
                                  int64_t positions_count, float* logprobs, float* logits);
 
-/* ---- The KV cache alone, on the CPU (litecache/kv_cache.h) ---- */
+/* ---- The KV cache alone, on the CPU or a GPU (litecache/kv_cache.h) ---- */
 
 typedef struct litecache_kv_part {
   int64_t sequence;
@@ -99,11 +99,31 @@ typedef struct litecache_kv_part {
   int32_t decode; /* 1: a generated token; 0: a chunk of a prompt, which attends all rows */
 } litecache_kv_part;
 
+/* Type of an array's elements. */
+typedef enum litecache_dtype {
+  LITECACHE_F32 = 0,
+  LITECACHE_BF16 = 1,
+  LITECACHE_F16 = 2
+} litecache_dtype;
+
 /* `options` as in litecache_open(), of those of the KV cache; device_memory and host_memory, the
- * budgets, have to be set. threads 0: one a core. f32_rows: store rows in f32 instead of bf16. */
+ * budgets, have to be set. prefetch auto means 0. threads 0: one a core. f32_rows: store rows in
+ * f32 instead of bf16. */
 litecache_status litecache_kv_create(int64_t layers, int64_t q_heads, int64_t kv_heads,
                                      int64_t head_dim, int f32_rows, int threads,
                                      const char* options, litecache_kv** cache);
+/* The same on the GPU of this number: arrays are in its memory and begin at multiples of 16 bytes,
+ * device_memory are its bytes, those of host_memory are pinned. `stream`: a cudaStream_t of this
+ * GPU, which stays the caller's; NULL: the default stream. litecache_kv_attend() enqueues its work
+ * and returns: it comes after all that was enqueued on the stream before, and before what is
+ * enqueued there afterwards. litecache_kv_end() waits for the step's work and reports its errors.
+ * Destroy the cache before the stream. */
+litecache_status litecache_kv_create_on_gpu(int64_t layers, int64_t q_heads, int64_t kv_heads,
+                                            int64_t head_dim, int f32_rows, int gpu, void* stream,
+                                            const char* options, litecache_kv** cache);
+/* The stream of the caller's work from here on; the one before is not used again. Does nothing on
+ * the CPU. */
+litecache_status litecache_kv_use_stream(litecache_kv* cache, void* stream);
 /* The functions of one cache are called by one thread at a time. */
 void litecache_kv_destroy(litecache_kv* cache);
 litecache_status litecache_kv_add(litecache_kv* cache, int64_t* sequence);
@@ -114,10 +134,11 @@ litecache_status litecache_kv_length(litecache_kv* cache, int64_t sequence, int6
 /* Decode parts come first. */
 litecache_status litecache_kv_begin(litecache_kv* cache, const litecache_kv_part* parts,
                                     int64_t count);
-/* All arrays f32, row-major: q and out [rows][q_heads][head_dim], k and v
+/* All arrays of one type, row-major: q and out [rows][q_heads][head_dim], k and v
  * [rows][kv_heads][head_dim], keys and queries after RoPE. Call it for all layers in order. */
-litecache_status litecache_kv_attend(litecache_kv* cache, int64_t layer, const float* q,
-                                     const float* k, const float* v, float scale, float* out);
+litecache_status litecache_kv_attend(litecache_kv* cache, int64_t layer, litecache_dtype dtype,
+                                     const void* q, const void* k, const void* v, float scale,
+                                     void* out);
 litecache_status litecache_kv_end(litecache_kv* cache);
 /* The counters of kv_stats.h as JSON, those of every (layer, KV head) included. */
 litecache_status litecache_kv_stats(litecache_kv* cache, char** json);

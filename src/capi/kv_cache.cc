@@ -9,6 +9,7 @@
 #include "capi/status.h"
 #include "server/api/stats.h"
 
+using litecache::KvElement;
 using litecache::KvOptions;
 using litecache::KvPart;
 using litecache::KvShape;
@@ -32,25 +33,20 @@ litecache_status With(litecache_kv* cache, const Body& body) {
   });
 }
 
-}  // namespace
-
-litecache_status litecache_kv_create(int64_t layers, int64_t q_heads, int64_t kv_heads,
-                                     int64_t head_dim, int f32_rows, int threads,
-                                     const char* options, litecache_kv** cache) {
+// Sets *cache to make(shape, options).
+template <typename Make>
+litecache_status CreateCache(const KvShape& shape, const char* options, litecache_kv** cache,
+                             const Make& make) {
   return Guarded([&] {
     CheckPointer(cache, "cache");
     KvOptions kv;
     litecache::capi::SetOptions(litecache::capi::ParseObject(options, "options"),
                                 litecache::KvOptionTable(), &kv);
     kv.Validate(litecache::OptionNames::kMembers);
-    const KvShape shape{.layers = layers,
-                        .q_heads = q_heads,
-                        .kv_heads = kv_heads,
-                        .head_dim = head_dim,
-                        .f32_rows = f32_rows != 0};
+    if (kv.prefetch == "auto") kv.prefetch = "0";  // there is no function that predicts queries
     auto made = std::make_unique<litecache_kv>();
-    made->cache = litecache::KvCache::Create(shape, kv, threads);
-    made->layers = layers;
+    made->cache = make(kv);
+    made->layers = shape.layers;
     if (made->cache->WantsInputs()) {
       throw litecache::Unsupported(
           "policy '{}' needs the layers' inputs, which only the C++ interface takes: use full or "
@@ -59,6 +55,42 @@ litecache_status litecache_kv_create(int64_t layers, int64_t q_heads, int64_t kv
     }
     *cache = made.release();
   });
+}
+
+KvElement ElementOf(litecache_dtype dtype) {
+  switch (dtype) {
+    case LITECACHE_F32:
+      return KvElement::kF32;
+    case LITECACHE_BF16:
+      return KvElement::kBF16;
+    case LITECACHE_F16:
+      return KvElement::kF16;
+  }
+  throw litecache::InvalidArgument("dtype {} is none of litecache_dtype", static_cast<int>(dtype));
+}
+
+}  // namespace
+
+litecache_status litecache_kv_create(int64_t layers, int64_t q_heads, int64_t kv_heads,
+                                     int64_t head_dim, int f32_rows, int threads,
+                                     const char* options, litecache_kv** cache) {
+  const KvShape shape{layers, q_heads, kv_heads, head_dim, f32_rows != 0};
+  return CreateCache(shape, options, cache, [&](const KvOptions& kv) {
+    return litecache::KvCache::Create(shape, kv, threads);
+  });
+}
+
+litecache_status litecache_kv_create_on_gpu(int64_t layers, int64_t q_heads, int64_t kv_heads,
+                                            int64_t head_dim, int f32_rows, int gpu, void* stream,
+                                            const char* options, litecache_kv** cache) {
+  const KvShape shape{layers, q_heads, kv_heads, head_dim, f32_rows != 0};
+  return CreateCache(shape, options, cache, [&](const KvOptions& kv) {
+    return litecache::KvCache::CreateOnGpu(shape, kv, {.index = gpu, .stream = stream});
+  });
+}
+
+litecache_status litecache_kv_use_stream(litecache_kv* cache, void* stream) {
+  return With(cache, [&](auto& kv) { kv.UseStream(stream); });
 }
 
 void litecache_kv_destroy(litecache_kv* cache) { delete cache; }
@@ -91,9 +123,10 @@ litecache_status litecache_kv_begin(litecache_kv* cache, const litecache_kv_part
   });
 }
 
-litecache_status litecache_kv_attend(litecache_kv* cache, int64_t layer, const float* q,
-                                     const float* k, const float* v, float scale, float* out) {
-  return With(cache, [&](auto& kv) { kv.Attend(layer, q, k, v, scale, out); });
+litecache_status litecache_kv_attend(litecache_kv* cache, int64_t layer, litecache_dtype dtype,
+                                     const void* q, const void* k, const void* v, float scale,
+                                     void* out) {
+  return With(cache, [&](auto& kv) { kv.Attend(layer, ElementOf(dtype), q, k, v, scale, out); });
 }
 
 litecache_status litecache_kv_end(litecache_kv* cache) {

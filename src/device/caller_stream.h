@@ -12,6 +12,8 @@ namespace litecache {
 class CallerStream {
  public:
   virtual ~CallerStream() = default;
+  // The caller's stream from here on (OrderWithCaller). Not between Enter() and Leave().
+  virtual void Use(void* handle) = 0;
   // At the beginning of a call: our work waits for all that the caller has enqueued so far, and the
   // stream's GPU becomes the thread's.
   virtual void Enter() = 0;
@@ -23,5 +25,17 @@ class CallerStream {
 // device: the GPU of `own`, a stream of ours that outlives this object. handle: a cudaStream_t of
 // the same GPU; null: the default stream.
 std::unique_ptr<CallerStream> OrderWithCaller(Device& device, Stream& own, void* handle);
+
+// Gives the thread its current GPU back at the end of a scope in which others are opened.
+class KeepsCurrentGpu {
+ public:
+  KeepsCurrentGpu();
+  ~KeepsCurrentGpu();
+  KeepsCurrentGpu(const KeepsCurrentGpu&) = delete;
+  KeepsCurrentGpu& operator=(const KeepsCurrentGpu&) = delete;
+
+ private:
+  int gpu_ = -1;  // -1: there is none
+};
 
 }  // namespace litecache

@@ -19,7 +19,9 @@ std::unique_ptr<Device> OpenGpu([[maybe_unused]] int index) {
 #ifdef LITECACHE_CUDA
   return std::make_unique<CudaDevice>(index);
 #else
-  throw Unsupported("device 'cuda': this program was built without CUDA");
+  throw Unsupported(
+      "device 'cuda': this program was built without CUDA; use device 'cpu', or build with "
+      "-DLITECACHE_CUDA=ON");
 #endif
 }
 

@@ -9,6 +9,7 @@
 #include <random>
 #include <vector>
 
+#include "base/dtype.h"
 #include "base/error.h"
 #include "kv/heads/profile.h"
 #include "test_seed.h"
@@ -81,6 +82,41 @@ TEST(KvCache, PoliciesAgreeWhenEverythingFits) {
   EXPECT_LE(lite->GetStats().used.host, (2 * lite->BytesFor(180) + 1 * lite->BytesFor(163)).host);
   for (const int64_t id : ids) lite->ReleaseSequence(id);
   EXPECT_EQ(lite->GetStats().used, kv::TierBytes{});
+}
+
+// Arrays of 16 bits give what f32 arrays with the same values give, rounded.
+template <typename T>
+void ConvertArrays(KvElement element) {
+  std::mt19937_64 random = testing::TestRandom();
+  std::normal_distribution<float> normal;
+  const auto narrow = KvCache::Create(kShape, Options("full"), 2);
+  const auto wide = KvCache::Create(kShape, Options("full"), 2);
+  const int64_t id = narrow->CreateSequence();
+  ASSERT_EQ(wide->CreateSequence(), id);
+  for (const int64_t rows : {7, 1, 101, 1}) {
+    const KvPart part{.sequence = id, .rows = rows, .decode = rows == 1};
+    for (KvCache* cache : {narrow.get(), wide.get()}) cache->BeginStep({&part, 1});
+    for (int64_t layer = 0; layer < kShape.layers; ++layer) {
+      std::vector<T> given[3], out(static_cast<size_t>(rows * 128));
+      std::vector<float> same[3], want(out.size());
+      for (int i = 0; i < 3; ++i) {
+        for (int64_t c = 0; c < rows * (i == 0 ? 128 : 64); ++c) {
+          given[i].push_back(T(normal(random)));
+          same[i].push_back(static_cast<float>(given[i].back()));
+        }
+      }
+      narrow->Attend(layer, element, given[0].data(), given[1].data(), given[2].data(), 0.18f,
+                     out.data());
+      wide->Attend(layer, same[0].data(), same[1].data(), same[2].data(), 0.18f, want.data());
+      for (size_t i = 0; i < out.size(); ++i) ASSERT_EQ(out[i].bits, T(want[i]).bits) << rows;
+    }
+    for (KvCache* cache : {narrow.get(), wide.get()}) cache->EndStep();
+  }
+}
+
+TEST(KvCache, ConvertsArraysOf16Bits) {
+  ConvertArrays<bf16>(KvElement::kBF16);
+  ConvertArrays<f16>(KvElement::kF16);
 }
 
 TEST(KvCache, WrongCallsAreErrorsThatSayWhy) {

@@ -23,6 +23,8 @@ class CallerCudaStream final : public CallerStream {
   CallerCudaStream(const CallerCudaStream&) = delete;
   CallerCudaStream& operator=(const CallerCudaStream&) = delete;
 
+  void Use(void* handle) override { caller_ = static_cast<CUstream_st*>(handle); }
+
   void Enter() override {
     LC_CUDA(cudaGetDevice(&callers_device_));
     LC_CUDA(cudaSetDevice(device_));
@@ -48,6 +50,16 @@ class CallerCudaStream final : public CallerStream {
 std::unique_ptr<CallerStream> OrderWithCaller(Device& device, Stream& own, void* handle) {
   return std::make_unique<CallerCudaStream>(static_cast<CudaDevice&>(device).index(), AsCuda(own),
                                             static_cast<CUstream_st*>(handle));
+}
+
+KeepsCurrentGpu::KeepsCurrentGpu() {
+  if (cudaGetDevice(&gpu_) == cudaSuccess) return;
+  cudaGetLastError();
+  gpu_ = -1;
+}
+
+KeepsCurrentGpu::~KeepsCurrentGpu() {
+  if (gpu_ >= 0) cudaSetDevice(gpu_);
 }
 
 }  // namespace litecache

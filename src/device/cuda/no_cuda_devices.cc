@@ -16,6 +16,9 @@ std::unique_ptr<CallerStream> OrderWithCaller(Device&, Stream&, void*) {
   throw Unsupported("device 'cuda': this program was built without CUDA");
 }
 
+KeepsCurrentGpu::KeepsCurrentGpu() = default;
+KeepsCurrentGpu::~KeepsCurrentGpu() = default;
+
 KeepPinned::KeepPinned() = default;
 KeepPinned::~KeepPinned() = default;
 void KeepPinned::Drop() {}

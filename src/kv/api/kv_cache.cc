@@ -1,11 +1,13 @@
 #include "litecache/kv_cache.h"
 
+#include <initializer_list>
 #include <string>
 #include <utility>
 
 #include "base/error.h"
 #include "device/caller_stream.h"
 #include "device/machine.h"
+#include "kv/api/wide_arrays.h"
 #include "kv/cache_plan.h"
 #include "kv/heads/profile.h"
 #include "kv/layout.h"
@@ -47,6 +49,19 @@ class FunctionProjection final : public kv::KeyValueProjection {
   }
 };
 
+DType DTypeOf(KvElement element) {
+  switch (element) {
+    case KvElement::kF32:
+      return DType::kF32;
+    case KvElement::kBF16:
+      return DType::kBF16;
+    case KvElement::kF16:
+      return DType::kF16;
+  }
+  throw InvalidArgument("KV cache: element type {} is none of KvElement",
+                        static_cast<int>(element));
+}
+
 // A call on a GPU: its work comes after what the caller has enqueued before, and before the rest.
 class Turn {
  public:
@@ -66,7 +81,7 @@ class Turn {
 class KvCacheOnDevice final : public KvCache {
  public:
   KvCacheOnDevice(const KvShape& shape, const KvOptions& options, Machine machine, void* stream)
-      : layout_(LayoutOf(shape)), machine_(std::move(machine)) {
+      : layout_(LayoutOf(shape)), machine_(std::move(machine)), wide_(machine_.compute()) {
     Device& device = machine_.compute();
     stream_ = device.CreateStream();
     if (machine_.gpu != nullptr) {
@@ -86,6 +101,10 @@ class KvCacheOnDevice final : public KvCache {
           options.device_memory, options.host_memory);
     }
     cache_ = plan->Create(device, budget);
+  }
+
+  void UseStream(void* stream) override {
+    if (caller_ != nullptr) caller_->Use(stream);
   }
 
   kv::TierBytes BytesFor(int64_t tokens) const override { return cache_->BytesFor(tokens); }
@@ -139,13 +158,22 @@ class KvCacheOnDevice final : public KvCache {
                        &projection_);
   }
 
-  void Attend(int64_t layer, const float* q, const float* k, const float* v, float scale,
-              float* out) override {
+  void Attend(int64_t layer, KvElement element, const void* q, const void* k, const void* v,
+              float scale, void* out) override {
     CheckLayer("Attend", layer);
+    const DType dtype = DTypeOf(element);
+    if (caller_ != nullptr) CheckAligned({q, k, v, out});
     const Turn turn(caller_.get());
-    cache_->Attend(*stream_, layer, step_, View(q, step_.rows, layout_.q_heads),
-                   View(k, step_.rows, layout_.kv_heads), View(v, step_.rows, layout_.kv_heads),
-                   scale, View(out, step_.rows, layout_.q_heads));
+    const int64_t rows = step_.rows;
+    const int64_t q_cols = layout_.q_heads * layout_.head_dim;
+    const int64_t kv_cols = layout_.kv_heads * layout_.head_dim;
+    wide_.Begin(*stream_, dtype, 2 * rows * (q_cols + kv_cols));
+    const MatrixView queries = wide_.Read(*stream_, q, rows, q_cols);
+    const MatrixView keys = wide_.Read(*stream_, k, rows, kv_cols);
+    const MatrixView values = wide_.Read(*stream_, v, rows, kv_cols);
+    const MatrixView result = wide_.Place(out, rows, q_cols);
+    cache_->Attend(*stream_, layer, step_, queries, keys, values, scale, result);
+    wide_.Write(*stream_, result, out);
   }
 
   void EndStep() override {
@@ -160,6 +188,14 @@ class KvCacheOnDevice final : public KvCache {
   std::span<const kv::HeadCounters> Heads() const override { return cache_->Heads(); }
 
  private:
+  // Kernels read several values at a time.
+  static void CheckAligned(std::initializer_list<const void*> arrays) {
+    for (const void* array : arrays) {
+      if (reinterpret_cast<uintptr_t>(array) % 16 == 0) continue;
+      throw InvalidArgument("KV cache: an array at {} does not begin at a multiple of 16 bytes",
+                            array);
+    }
+  }
   void CheckLayer(const char* call, int64_t layer) const {
     if (!begun_) throw InvalidArgument("KV cache: {} without BeginStep", call);
     if (layer < 0 || layer >= layout_.layers) {
@@ -176,6 +212,7 @@ class KvCacheOnDevice final : public KvCache {
   std::unique_ptr<CallerStream> caller_;  // on a GPU only
   std::unique_ptr<kv::Cache> cache_;
   kv::Step step_;
+  WideArrays wide_;
   FunctionProjection projection_;
   bool begun_ = false;
 };
@@ -189,6 +226,7 @@ std::unique_ptr<KvCache> KvCache::Create(const KvShape& shape, const KvOptions& 
 
 std::unique_ptr<KvCache> KvCache::CreateOnGpu(const KvShape& shape, const KvOptions& options,
                                               const KvGpu& gpu) {
+  const KeepsCurrentGpu current;
   return std::make_unique<KvCacheOnDevice>(
       shape, options, OpenMachine("cuda:" + std::to_string(gpu.index), 0), gpu.stream);
 }
