@@ -19,6 +19,7 @@
 #include "base/logging.h"
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/open_library.h"
 #include "device/device_error.h"
 #include "parallel/communicator.h"
 #ifdef LITECACHE_HAVE_NCCL
@@ -66,11 +67,12 @@ class Nccl {
 
  private:
   Nccl() {
-    library_ = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+    std::string why;
+    library_ = OpenCudaLibrary({kLibrary}, &why);
     if (library_ == nullptr) {
-      throw DeviceError(std::string("tensor parallelism on GPUs needs NCCL, but ") + dlerror() +
-                        ": install NVIDIA's package libnccl2, or pip's nvidia-nccl-cu13 and put "
-                        "its folder on LD_LIBRARY_PATH");
+      throw DeviceError("tensor parallelism on GPUs needs NCCL, but " + why +
+                        ": install NVIDIA's package libnccl2, or pip's nvidia-nccl-cu13 and name "
+                        "its lib folder in LITECACHE_CUDA_LIBRARIES (the Python package does)");
     }
     Find("ncclGetUniqueId", &get_unique_id);
     Find("ncclCommInitRank", &init_rank);

@@ -4,40 +4,24 @@
 #include <dlfcn.h>
 #include <fmt/core.h>
 
-#include <cstdlib>
 #include <string>
-#include <vector>
 
+#include "device/cuda/open_library.h"
 #include "device/device_error.h"
 
 namespace litecache::ops::cuda {
 namespace {
 
-// First the loader's search path, then the default directories of the CUDA toolkit. The functions
-// used are the same in versions 12 and 13.
-std::vector<std::string> Candidates() {
-  std::vector<std::string> folders = {""};
-  if (const char* home = std::getenv("CUDA_HOME"); home != nullptr && *home != '\0') {
-    folders.push_back(std::string(home) + "/lib64/");
-    folders.push_back(std::string(home) + "/lib/");
-  }
-  folders.insert(folders.end(), {"/usr/local/cuda/lib64/", "/usr/local/cuda/lib/"});
-  std::vector<std::string> paths;
-  for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"}) {
-    for (const std::string& folder : folders) paths.push_back(folder + name);
-  }
-  return paths;
-}
-
+// The functions used are the same in versions 12 and 13.
 void* Open() {
   std::string why;
-  for (const std::string& path : Candidates()) {
-    if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
-    if (why.empty()) why = dlerror();
+  if (void* library = OpenCudaLibrary({"libcublasLt.so.13", "libcublasLt.so.12"}, &why)) {
+    return library;
   }
   throw DeviceError(fmt::format(
-      "matrix products on the GPU need cuBLASLt (libcublasLt.so.13 or .12): {}; install "
-      "cuBLAS of CUDA 13 or 12, or name its toolkit's folder in CUDA_HOME",
+      "matrix products on the GPU need cuBLASLt (libcublasLt.so.13 or .12): {}; install cuBLAS of "
+      "CUDA 13 or 12 (for the Python package: pip install 'litecache-llm[cuda]'), or name its "
+      "toolkit's folder in CUDA_HOME",
       why));
 }
 
