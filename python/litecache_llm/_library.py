@@ -5,6 +5,7 @@ ctypes lets go of the interpreter's lock during every call, and the same library
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import json
 import os
 from pathlib import Path
@@ -54,19 +55,32 @@ _ARGUMENTS = {
     "next": [_pointer, ctypes.c_double, _out],
     "score": [_pointer, _pointer, _int64, _int64, _pointer, _int64, _pointer, _pointer],
     "kv_create": [_int64, _int64, _int64, _int64, ctypes.c_int, ctypes.c_int, _text, _out],
+    "kv_create_on_gpu": [_int64, _int64, _int64, _int64, ctypes.c_int, ctypes.c_int, _pointer, _text, _out],
+    "kv_use_stream": [_pointer, _pointer],
     "kv_add": [_pointer, ctypes.POINTER(_int64)],
     "kv_fork": [_pointer, _int64, ctypes.POINTER(_int64)],
     "kv_remove": [_pointer, _int64],
     "kv_length": [_pointer, _int64, ctypes.POINTER(_int64)],
     "kv_begin": [_pointer, ctypes.POINTER(KvPart), _int64],
-    "kv_attend": [_pointer, _int64, _pointer, _pointer, _pointer, ctypes.c_float, _pointer],
+    "kv_attend": [_pointer, _int64, ctypes.c_int, _pointer, _pointer, _pointer, ctypes.c_float, _pointer],
     "kv_end": [_pointer],
     "kv_stats": [_pointer, _out],
 }
 _NO_STATUS = {"close": [_pointer], "cancel": [_pointer], "release": [_pointer], "kv_destroy": [_pointer], "free": [_pointer]}
 
 
+def _folders_of_cuda() -> list[str]:
+    """The folders of cuBLASLt and NCCL in NVIDIA's packages for CUDA 13 and 12 (the extra "cuda" has cuBLASLt), if they are installed."""
+    found = importlib.util.find_spec("nvidia")
+    folders = [Path(place) / name for place in (found and found.submodule_search_locations) or []
+               for name in ("cu13/lib", "cublas/lib", "nccl/lib")]
+    return [str(folder) for folder in folders if folder.is_dir()]
+
+
 def _load() -> ctypes.CDLL:
+    if folders := _folders_of_cuda():
+        # The library opens them when it needs them, unless they are loaded already, as with PyTorch.
+        os.environ.setdefault("LITECACHE_CUDA_LIBRARIES", ":".join(folders))
     beside = Path(__file__).with_name("liblitecache.so")
     # For a build folder, in which the library is not beside this file.
     path = os.environ.get("LITECACHE_LIBRARY") or str(beside)

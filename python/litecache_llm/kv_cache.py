@@ -3,11 +3,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
-from . import _library
+from . import _dlpack, _library
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -23,50 +22,14 @@ class KvPart(NamedTuple):
     decode: bool = False
 
 
-class _DLTensor(ctypes.Structure):
-    """DLPack's DLTensor, with which a DLManagedTensor begins."""
-
-    _fields_ = [("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32), ("ndim", ctypes.c_int32),
-                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
-                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
-                ("byte_offset", ctypes.c_uint64)]
-
-
-_CPU, _FLOAT = 1, 2
-_capsule_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-
-
-class _Array:
-    """The memory of a tensor, kept while this exists."""
-
-    def __init__(self, tensor: Any, name: str, rows: int, heads: int, head_dim: int):
-        if not hasattr(tensor, "__dlpack__"):
-            raise _library.InvalidArgument(f"{name}: a {type(tensor).__name__} is no tensor that offers DLPack")
-        self._capsule = tensor.__dlpack__()
-        view = ctypes.cast(_capsule_pointer(self._capsule, b"dltensor"), ctypes.POINTER(_DLTensor)).contents
-        shape = tuple(view.shape[i] for i in range(view.ndim))
-        if shape not in ((rows, heads, head_dim), (rows, heads * head_dim)):
-            raise _library.InvalidArgument(f"{name} has the shape {list(shape)}; expected [{rows}, {heads}, {head_dim}], rows of the step, "
-                                           "heads, head_dim")
-        if view.device_type != _CPU:
-            raise _library.InvalidArgument(f"{name} is not in the CPU's memory: move it there with .cpu()")
-        if (view.code, view.bits, view.lanes) != (_FLOAT, 32, 1):
-            raise _library.InvalidArgument(f"{name} is not float32: convert it with .float()")
-        expected = 1
-        for i in reversed(range(view.ndim)):
-            if view.strides and shape[i] != 1 and 0 not in shape and view.strides[i] != expected:
-                raise _library.InvalidArgument(f"{name} is not contiguous: call .contiguous() on it")
-            expected *= shape[i]
-        self.pointer = (view.data or 0) + view.byte_offset
-
-
 class KvCache:
     """Paged KV rows of many sequences under hard memory budgets, attended in full or through policy `litecache`.
 
-    Query head j reads KV head j // (q_heads / kv_heads). `device_memory` and `host_memory`: the budgets, in bytes or as "2GiB"; policy
-    `litecache` uses both, here both of the CPU's memory. `f32_rows`: store rows in float32 instead of bfloat16. threads 0: one a core.
-    The other keywords are the options of the KV cache (litecache_llm.options(kv_only=True)): kv_policy="litecache", kv_budget="10%".
+    Query head j reads KV head j // (q_heads / kv_heads). `device`: "cpu", or "cuda:N", a GPU, if the library was built with CUDA.
+    `device_memory` and `host_memory`: the budgets, in bytes or as "2GiB"; policy `litecache` uses both. With a GPU they are bytes of the
+    GPU's memory and pinned ones of the host's, otherwise both are of the CPU's memory. `f32_rows`: store rows in float32 instead of
+    bfloat16. threads, on the CPU; 0: one a core. The other keywords are the options of the KV cache
+    (litecache_llm.options(kv_only=True)): kv_policy="litecache", kv_budget="10%".
 
         cache = KvCache(layers=2, q_heads=8, kv_heads=2, head_dim=64, device_memory="1GiB")
         sequence = cache.add()
@@ -75,17 +38,26 @@ class KvCache:
                 out = cache.attend(layer, q, k, v)                     # [100, 8, 64], [100, 2, 64], [100, 2, 64]
         with cache.step([KvPart(sequence, decode=True)]): ...          # then one token at a time
 
+    On a GPU attend() enqueues its work on the caller's CUDA stream and returns; the end of a step waits for it and raises its errors.
+
     One thread at a time may use a cache. Errors are those of LLM. This is the engine's cache, but every layer crosses from Python to
     C++ and back: for research, not for speed.
     """
 
     def __init__(self, *, layers: int, q_heads: int, kv_heads: int, head_dim: int, f32_rows: bool = False, threads: int = 0,
-                 **options: Unpack[KvOptions]):
+                 device: Any = "cpu", **options: Unpack[KvOptions]):
         self._cache = ctypes.c_void_p()
         self.layers, self.q_heads, self.kv_heads, self.head_dim = layers, q_heads, kv_heads, head_dim
+        self._device = _dlpack.Device.parse(device)
+        self.device = str(self._device)
         self._rows = 0
-        _library.call("kv_create", layers, q_heads, kv_heads, head_dim, int(f32_rows), threads,
-                      _library.encode(_library.option_values(dict(options))), ctypes.byref(self._cache))
+        self._stream = 0
+        shape = layers, q_heads, kv_heads, head_dim, int(f32_rows)
+        given = _library.encode(_library.option_values(dict(options)))
+        if self._device.gpu is None:
+            _library.call("kv_create", *shape, threads, given, ctypes.byref(self._cache))
+        else:
+            _library.call("kv_create_on_gpu", *shape, self._device.gpu, None, given, ctypes.byref(self._cache))
 
     def add(self) -> int:
         """Adds an empty sequence; ids are never used again."""
@@ -120,20 +92,37 @@ class KvCache:
     def end_step(self) -> None:
         _library.call("kv_end", self._cache)
 
-    def attend(self, layer: int, q: Any, k: Any, v: Any, *, scale: Optional[float] = None, out: Any = None) -> Any:
+    def attend(self, layer: int, q: Any, k: Any, v: Any, *, scale: Optional[float] = None, out: Any = None,
+               stream: Any = None) -> Any:
         """Stores the rows' keys and values, and returns softmax(scale * q.K) V over the rows that each query attends.
 
-        q [rows of the step, q_heads, head_dim], k and v [rows, kv_heads, head_dim]: contiguous float32 in the CPU's memory, from any
-        library with DLPack (PyTorch, NumPy), keys and queries after RoPE, the rows of one part after those of the other. scale: 1 /
-        sqrt(head_dim) unless given. out: where to write, as q; otherwise a new one of q's library. Call it for all layers in order.
+        q [rows of the step, q_heads, head_dim], k and v [rows, kv_heads, head_dim]: contiguous, on the cache's device, all float32,
+        bfloat16 or float16, from any library with DLPack (PyTorch, NumPy, CuPy), keys and queries after RoPE, the rows of one part after
+        those of the other. scale: 1 / sqrt(head_dim) unless given. out: where to write, as q; otherwise a new one of q's library. Call
+        it for all layers in order. Attention is computed in float32.
+
+        stream, with a GPU: the CUDA stream that works with these tensors, a stream of PyTorch's or CuPy's or the address of one.
+        Without it, PyTorch's current stream, or with tensors of other libraries the default stream. It waits for what the tensors'
+        library has enqueued to compute q, k and v; what reads `out` is enqueued on it. It has to exist until the next call with another
+        stream, or as long as the cache.
         """
+        _dlpack.check(q, "q")
         if out is None:
-            out = sys.modules[type(q).__module__.split(".")[0]].empty_like(q)
-        arrays = [_Array(tensor, name, self._rows, heads, self.head_dim)
-                  for tensor, name, heads in ((q, "q", self.q_heads), (k, "k", self.kv_heads), (v, "v", self.kv_heads),
-                                              (out, "out", self.q_heads))]
-        _library.call("kv_attend", self._cache, layer, *(a.pointer for a in arrays[:3]),
-                      self.head_dim ** -0.5 if scale is None else scale, arrays[3].pointer)
+            out = _dlpack.empty_like(q)
+        with _dlpack.Stream(q, self._device, stream) as callers:
+            arrays = {name: _dlpack.Array(tensor, name, (self._rows, heads, self.head_dim), self._device, callers)
+                      for name, tensor, heads in (("q", q, self.q_heads), ("k", k, self.kv_heads), ("v", v, self.kv_heads),
+                                                  ("out", out, self.q_heads))}
+            queries = arrays["q"]
+            for name, array in arrays.items():
+                if array.dtype != queries.dtype:
+                    raise _library.InvalidArgument(f"{name} is {array.dtype_name}, but q is {queries.dtype_name}: they have to be of "
+                                                   "one dtype")
+            if callers.address != self._stream:
+                _library.call("kv_use_stream", self._cache, callers.address)
+                self._stream = callers.address
+            _library.call("kv_attend", self._cache, layer, queries.dtype, queries.pointer, arrays["k"].pointer, arrays["v"].pointer,
+                          self.head_dim ** -0.5 if scale is None else scale, arrays["out"].pointer)
         return out
 
     def stats(self) -> dict[str, Any]:

@@ -6,7 +6,8 @@
     model.generate(**inputs, past_key_values=cache, max_new_tokens=100)
     print(cache.hit_ratios())
 
-Attention runs on the CPU, in float32, whatever the model's device and dtype are; queries, keys and values are copied there.
+A model on a GPU needs a library that was built with CUDA: attention then runs on the same GPU, and nothing is copied. It is computed in
+float32; rows are stored in bfloat16 unless f32_rows is set.
 """
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ._options import KvOptions
 
 _NAME = "litecache"
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 class _Layer(CacheLayerMixin):
@@ -70,20 +72,23 @@ class LiteCache(Cache):
 
     model: any whose layers all attend causally to all earlier tokens, as Llama's, Qwen's and Mistral's do; it is set to attention
     "litecache", which with any other cache is "sdpa". The keywords are those of KvCache; a profile that `litecache profile` wrote
-    into the model's folder is used. `kv`, `stats()` and `hit_ratios()` are the KvCache and its statistics. Sequences of a batch have
-    the same length: padding is refused. Beams are supported.
+    into the model's folder is used. device: where the cache is; unless given the model's GPU, or the CPU. From another device queries,
+    keys and values are copied, layer by layer: device="cpu" works for every model. `kv`, `stats()` and `hit_ratios()` are the KvCache and its
+    statistics. Sequences of a batch have the same length: padding is refused. Beams are supported.
     """
 
-    def __init__(self, model: Any, *, f32_rows: bool = False, threads: int = 0, **options: Unpack[KvOptions]):
+    def __init__(self, model: Any, *, f32_rows: bool = False, threads: int = 0, device: Any = None, **options: Unpack[KvOptions]):
         config = model.config.get_text_config(decoder=True)
         heads = config.num_attention_heads
+        if device is None:
+            device = model.device if model.device.type == "cuda" else "cpu"
         profile = Path(model.name_or_path) / "litecache-profile.safetensors"
         if options.get("profile", "auto") == "auto" and profile.is_file():
             options["profile"] = profile
         self.kv = KvCache(layers=config.num_hidden_layers, q_heads=heads,
                           kv_heads=getattr(config, "num_key_value_heads", None) or heads,
                           head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads, f32_rows=f32_rows,
-                          threads=threads, **options)
+                          threads=threads, device=device, **options)
         self.stats, self.hit_ratios = self.kv.stats, self.kv.hit_ratios
         self._sequences: list[int] = []
         super().__init__(layers=[_Layer(self, index) for index in range(config.num_hidden_layers)])
@@ -118,8 +123,10 @@ class LiteCache(Cache):
             decode = rows == 1 and self.length() > 0
             self.kv.begin_step([KvPart(sequence, rows, decode) for sequence in self._sequences])
 
+        dtype = query.dtype if query.dtype in _DTYPES else torch.float32
+
         def flat(tensor: torch.Tensor) -> torch.Tensor:
-            rows_first = tensor.detach().transpose(1, 2).to("cpu", torch.float32)
+            rows_first = tensor.detach().transpose(1, 2).to(self.kv.device, dtype)
             return rows_first.reshape(batch * rows, tensor.shape[1], head_dim).contiguous()
 
         out = self.kv.attend(layer, flat(query), flat(key), flat(value), scale=scale)

@@ -1,6 +1,10 @@
 """litecache_llm.KvCache against attention written out in NumPy, and litecache_llm.transformers against plain Transformers where
 PyTorch is installed."""
 import itertools
+import os
+import subprocess
+import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -102,7 +106,8 @@ class WithNumpy(unittest.TestCase):
             KvCache(**SHAPE, device_memory="1MiB", kv_policy="full").attend(0, *(array[:0] for array in good))
         cache.begin_step([KvPart(sequence, 3)])
         for at, wrong, words in [(0, good[1], r"q has the shape \[3, 2, 24\]; expected \[3, 6, 24\]"),
-                                 (1, good[1].astype(np.float64), "k is not float32"),
+                                 (1, good[1].astype(np.float64), "k is neither float32, nor bfloat16, nor float16"),
+                                 (1, good[1].astype(np.float16), "k is float16, but q is float32"),
                                  (2, np.zeros((3, 24, 2), np.float32).transpose(0, 2, 1), "v is not contiguous"),
                                  (2, [1, 2], "v: a list is no tensor")]:
             arrays = list(good)
@@ -111,6 +116,39 @@ class WithNumpy(unittest.TestCase):
                 cache.attend(0, *arrays, out=np.empty((3, 6, 24), np.float32))
         with self.assertRaisesRegex(InvalidArgument, "layer 2 of 2"):
             cache.attend(2, *good)
+        with self.assertRaisesRegex(InvalidArgument, "q: a list is no tensor"):
+            cache.attend(0, [1], *good[1:])
+        with self.assertRaisesRegex(InvalidArgument, "the cache is on the CPU"):
+            cache.attend(0, *good, stream=1)
+        for device in ("gpu", "cuda:x", "cpu:1"):
+            with self.assertRaisesRegex(InvalidArgument, f"device '{device}' is not 'cpu', 'cuda' or 'cuda:N'"):
+                KvCache(**SHAPE, device=device, device_memory="1MiB", kv_policy="full")
+        self.assertEqual(cache.attend(0, *good).shape, (3, 6, 24))
+
+    def test_arrays_of_16_bits(self):
+        random = np.random.default_rng(7)
+        caches = [KvCache(**SHAPE, device="cpu", device_memory="64MiB", kv_policy="full") for _ in range(2)]
+        parts = [KvPart(cache.add(), 33) for cache in caches]
+        given = [random.standard_normal((33, heads, 24)).astype(np.float16) for heads in (6, 2, 2)]
+        for cache, part in zip(caches, parts):
+            cache.begin_step([part])
+        out, expected = (cache.attend(0, *(array.astype(kind) for array in given))
+                         for cache, kind in zip(caches, (np.float16, np.float32)))
+        self.assertEqual(out.dtype, np.float16)
+        np.testing.assert_array_equal(out, expected.astype(np.float16))
+
+    def test_the_folders_of_nvidia_s_packages_are_found(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("cu13/lib", "nccl/lib", "cublas/include"):
+                (Path(folder) / "nvidia" / name).mkdir(parents=True)
+            code = "import os, litecache_llm; print(os.environ.get('LITECACHE_CUDA_LIBRARIES'))"
+            environment = {name: value for name, value in os.environ.items() if name != "LITECACHE_CUDA_LIBRARIES"}
+            environment["PYTHONPATH"] = ":".join(filter(None, [folder, environment.get("PYTHONPATH")]))
+            for given, expected in [({}, f"{folder}/nvidia/cu13/lib:{folder}/nvidia/nccl/lib"),
+                                    ({"LITECACHE_CUDA_LIBRARIES": "/mine"}, "/mine")]:
+                printed = subprocess.run([sys.executable, "-c", code], env={**environment, **given}, check=True, capture_output=True,
+                                         text=True).stdout
+                self.assertTrue(printed.startswith(expected), printed)
 
 
 try:
@@ -158,6 +196,17 @@ class WithTransformers(unittest.TestCase):
                                   host_memory="64MiB")
                 logits = model(ids, past_key_values=cache).logits
             torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4 * expected.abs().max().item())
+
+    def test_a_model_in_16_bits(self):
+        for dtype in (torch.bfloat16, torch.float16):
+            model = transformers.AutoModelForCausalLM.from_pretrained(ROOT / "tests/fixtures/models/llama", dtype=dtype).eval()
+            ids = torch.arange(3, 103)[None]
+            with torch.no_grad():
+                plain, exact = model(ids).logits.double(), self.models[0](ids).logits.double()
+                cache = LiteCache(model, f32_rows=dtype == torch.float16, threads=2, kv_policy="full", device_memory="64MiB")
+                logits = model(ids, past_key_values=cache).logits
+            self.assertEqual(logits.dtype, dtype)
+            self.assertLess((logits.double() - exact).norm().item(), 1.5 * (plain - exact).norm().item())
 
     def test_hit_ratios(self):
         for model in self.models:
