@@ -76,6 +76,8 @@ class Wheel(unittest.TestCase):
         outside = [line for line in run("ldd", package / "liblitecache.so").splitlines()
                    if str(package.parent) not in line and not Path(line.split()[0]).name.startswith(system)]
         self.assertEqual(outside, [])
+        # NVIDIA's are loaded when they are needed, from the packages of the extra "cuda".
+        self.assertEqual([file for file in package.parent.rglob("lib*") if file.name.startswith(("libcublas", "libcudart", "libnccl"))], [])
 
     def test_its_server_with_the_openai_package(self):
         server = openai_server.Server("--device", "cpu")
