@@ -71,7 +71,10 @@ _NO_STATUS = {"close": [_pointer], "cancel": [_pointer], "release": [_pointer], 
 
 def _folders_of_cuda() -> list[str]:
     """The folders of cuBLASLt and NCCL in NVIDIA's packages for CUDA 13 and 12 (the extra "cuda" has cuBLASLt), if they are installed."""
-    found = importlib.util.find_spec("nvidia")
+    try:
+        found = importlib.util.find_spec("nvidia")
+    except ValueError:  # another module of that name, without a specification
+        return []
     folders = [Path(place) / name for place in (found and found.submodule_search_locations) or []
                for name in ("cu13/lib", "cublas/lib", "nccl/lib")]
     return [str(folder) for folder in folders if folder.is_dir()]
