@@ -66,16 +66,26 @@ int64_t PolicyOracle::Removable(SequenceId id) const {
   return cache_->Length(id) - (limited != nullptr ? limited->ShortestLength(id) : 0);
 }
 
+int64_t PolicyOracle::HeadDim(int64_t layer) const {
+  const bool own = HasWindow(layer) && layout_.window_head_dim > 0;
+  return own ? layout_.window_head_dim : layout_.head_dim;
+}
+
+int64_t PolicyOracle::KvHeads(int64_t layer) const {
+  const bool own = HasWindow(layer) && layout_.window_kv_heads > 0;
+  return own ? layout_.window_kv_heads : layout_.kv_heads;
+}
+
 // [kv_heads * head_dim], rounded to the layout's dtype, or as read back from the store.
-std::vector<double> PolicyOracle::RoundRow(const float* x,
+std::vector<double> PolicyOracle::RoundRow(int64_t layer, const float* x,
                                            std::optional<ops::RowEncoding> stored) const {
-  const int64_t d = layout_.head_dim;
+  const int64_t d = HeadDim(layer);
   const ops::RowFormat f32{ops::RowEncoding::kF32, d}, device = ops::FormatOf(layout_.dtype, d);
   const ops::RowFormat host{stored.value_or(device.encoding), d};
   std::vector<float> row(static_cast<size_t>(2 * d));
   std::vector<std::byte> there(device.row_bytes()), kept(host.row_bytes());
   std::vector<double> result;
-  for (int64_t head = 0; head < layout_.kv_heads; ++head) {
+  for (int64_t head = 0; head < KvHeads(layer); ++head) {
     std::copy_n(x + head * d, d, row.begin());
     std::copy_n(x + head * d, d, row.begin() + d);
     ops::ConvertRow(f32, reinterpret_cast<const std::byte*>(row.data()), device, there.data());
@@ -95,9 +105,9 @@ void PolicyOracle::Draw(const kv::Step&, int64_t, LayerInputs* inputs) {
 
 void PolicyOracle::Layers(const kv::Step& step, std::vector<LayerInputs>& inputs, int64_t layers,
                           std::vector<std::vector<float>>* outs) {
-  const int64_t q_cols = layout_.q_heads * layout_.head_dim;
-  const int64_t kv_cols = layout_.kv_heads * layout_.head_dim;
   for (int64_t layer = 0; layer < layers; ++layer) {
+    const int64_t q_cols = layout_.q_heads * HeadDim(layer);
+    const int64_t kv_cols = KvHeads(layer) * HeadDim(layer);
     LayerInputs& in = inputs[static_cast<size_t>(layer)];
     outs->emplace_back(in.q.size(), NAN);
     BeforeAttend(step, layer);
@@ -106,7 +116,7 @@ void PolicyOracle::Layers(const kv::Step& step, std::vector<LayerInputs>& inputs
     };
     const MatrixView out = f32(outs->back(), q_cols);
     cache_->Attend(*stream_, layer, step, f32(in.q, q_cols), f32(in.k, kv_cols), f32(in.v, kv_cols),
-                   scale_, out);
+                   {scale_, nullptr, cap_}, out);
     stream_->Synchronize();
     device().Download(outs->back().data(), out.data, outs->back().size() * sizeof(float));
     layer_inputs_.Clear();
@@ -116,12 +126,12 @@ void PolicyOracle::Layers(const kv::Step& step, std::vector<LayerInputs>& inputs
 void PolicyOracle::Step(const std::vector<Part>& parts, int64_t fail_after) {
   const kv::Step step = MakeStep(*cache_, parts);
   const auto rows = static_cast<size_t>(step.rows);
-  const auto d = static_cast<size_t>(layout_.head_dim);
   std::vector<LayerInputs> inputs(static_cast<size_t>(layout_.layers));
   for (int64_t layer = 0; layer < layout_.layers; ++layer) {
     LayerInputs& in = inputs[static_cast<size_t>(layer)];
+    const auto d = static_cast<size_t>(HeadDim(layer));
     in.q.resize(rows * static_cast<size_t>(layout_.q_heads) * d);
-    in.k.resize(rows * static_cast<size_t>(layout_.kv_heads) * d);
+    in.k.resize(rows * static_cast<size_t>(KvHeads(layer)) * d);
     in.v.resize(in.k.size());
     Draw(step, layer, &in);
   }
@@ -145,20 +155,20 @@ void PolicyOracle::Step(const std::vector<Part>& parts, int64_t fail_after) {
 
 void PolicyOracle::Compare(const kv::Step& step, int64_t layer, const LayerInputs& inputs,
                            const std::vector<float>& out) {
-  const auto d = static_cast<size_t>(layout_.head_dim);
-  const auto kv_cols = static_cast<size_t>(layout_.kv_heads) * d;
+  const auto d = static_cast<size_t>(HeadDim(layer));
+  const auto kv_cols = static_cast<size_t>(KvHeads(layer)) * d;
   const auto q_heads = static_cast<size_t>(layout_.q_heads);
-  const size_t group = q_heads / static_cast<size_t>(layout_.kv_heads);
+  const size_t group = q_heads / static_cast<size_t>(KvHeads(layer));
   for (const StepSequence& part : step.sequences) {
     Sequence& sequence = sequences_.at(part.id);
     Rows& k = sequence.k[static_cast<size_t>(layer)];
     Rows& v = sequence.v[static_cast<size_t>(layer)];
     for (int64_t i = 0; i < part.rows; ++i) {
       const size_t at = static_cast<size_t>(part.first_row + i) * kv_cols;
-      k.push_back(RoundRow(inputs.k.data() + at, std::nullopt));
-      v.push_back(RoundRow(inputs.v.data() + at, std::nullopt));
+      k.push_back(RoundRow(layer, inputs.k.data() + at, std::nullopt));
+      v.push_back(RoundRow(layer, inputs.v.data() + at, std::nullopt));
     }
-    const bool windowed = !layout_.windowed.empty() && layout_.windowed[static_cast<size_t>(layer)];
+    const bool windowed = HasWindow(layer);
     double worst = 0;
     for (int64_t i = 0; i < part.rows; ++i) {
       const int64_t token = part.past + i;
@@ -175,7 +185,9 @@ void PolicyOracle::Compare(const kv::Step& step, int64_t layer, const LayerInput
           for (size_t j = 0; j < d; ++j) {
             score += static_cast<double>(inputs.q[at + j]) * k[static_cast<size_t>(t)][kv + j];
           }
-          scores.emplace_back(static_cast<size_t>(t), score * static_cast<double>(scale_));
+          score *= static_cast<double>(scale_);
+          if (cap_ != 0) score = cap_ * std::tanh(score / cap_);
+          scores.emplace_back(static_cast<size_t>(t), score);
           highest = std::max(highest, scores.back().second);
         }
         for (const auto& [t, score] : scores) {
@@ -202,8 +214,8 @@ void PolicyOracle::Compare(const kv::Step& step, int64_t layer, const LayerInput
     if (!stored_) continue;
     for (int64_t i = 0; i < part.rows; ++i) {
       const size_t at = static_cast<size_t>(part.first_row + i) * kv_cols;
-      k[static_cast<size_t>(part.past + i)] = RoundRow(inputs.k.data() + at, stored_);
-      v[static_cast<size_t>(part.past + i)] = RoundRow(inputs.v.data() + at, stored_);
+      k[static_cast<size_t>(part.past + i)] = RoundRow(layer, inputs.k.data() + at, stored_);
+      v[static_cast<size_t>(part.past + i)] = RoundRow(layer, inputs.v.data() + at, stored_);
     }
   }
 }

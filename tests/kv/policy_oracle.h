@@ -55,6 +55,8 @@ class PolicyOracle {
   // the cache can take back tokens.
   void RunLife(int steps, int64_t longest_prompt);
 
+  // Caps scores (ops::Softmax).
+  void Cap(float cap) { cap_ = cap; }
   Cache& cache() { return *cache_; }
   Stream& stream() { return *stream_; }
 
@@ -80,7 +82,14 @@ class PolicyOracle {
     int64_t length = 0;
     std::vector<Rows> k, v;  // [layer]
   };
-  std::vector<double> RoundRow(const float* x, std::optional<ops::RowEncoding> stored) const;
+  // The heads of a layer.
+  int64_t HeadDim(int64_t layer) const;
+  int64_t KvHeads(int64_t layer) const;
+  bool HasWindow(int64_t layer) const {
+    return !layout_.windowed.empty() && layout_.windowed[static_cast<size_t>(layer)];
+  }
+  std::vector<double> RoundRow(int64_t layer, const float* x,
+                               std::optional<ops::RowEncoding> stored) const;
   void Layers(const kv::Step& step, std::vector<LayerInputs>& inputs, int64_t layers,
               std::vector<std::vector<float>>* outs);
   void Compare(const kv::Step& step, int64_t layer, const LayerInputs& inputs,
@@ -89,7 +98,7 @@ class PolicyOracle {
 
   Sees sees_;
   std::optional<ops::RowEncoding> stored_;
-  float scale_;
+  float scale_, cap_ = 0;
   Machine machine_;
   DeviceInputs layer_inputs_{machine_.compute()};
   std::unique_ptr<Stream> stream_;

@@ -51,8 +51,8 @@ class StepPullTest : public SlotsTest {
     LiteCacheCase c;
     c.kv_heads = Uniform(random, 1, 8);
     c.group = 1;
-    const int32_t dims[] = {128, 64, 80, 24};
-    c.head_dim = dims[round % 4];
+    const int32_t dims[] = {128, 64, 80, 24, 512, 320, 128};
+    c.head_dim = dims[round % 7];
     const RowEncoding stores[] = {RowEncoding::kBF16, RowEncoding::kFp8, RowEncoding::kInt8,
                                   RowEncoding::kInt4, RowEncoding::kBF16};
     c.store = stores[round % 5];

@@ -26,8 +26,8 @@ class TransferTest : public SlotsTest {
     LiteCacheCase c;
     c.kv_heads = Uniform(random, 1, 5);
     c.group = 1;
-    const int32_t dims[] = {64, 128, 80, 24, 50};
-    c.head_dim = dims[round % 5];
+    const int32_t dims[] = {64, 128, 80, 24, 50, 512, 320};
+    c.head_dim = dims[round % 7];
     c.sink = Uniform(random, 0, 5);
     c.recent = Uniform(random, 1, 40);
     c.carry = Uniform(random, 0, 30);
@@ -159,12 +159,12 @@ INSTANTIATE_TEST_SUITE_P(Engines, TransferEngines,
 // nothing else is written.
 TEST_F(TransferTest, PullsKeepCodes) {
   Random random = testing::TestRandom(55);
-  const int32_t dims[] = {64, 128, 80, 256, 16, 96};
-  for (int round = 0; round < testing::Rounds(18); ++round) {
+  const int32_t dims[] = {64, 128, 80, 256, 16, 96, 512};
+  for (int round = 0; round < testing::Rounds(21); ++round) {
     LiteCacheCase c = RandomCase(random, round);
     c.encoding = RowEncoding::kBF16;
     c.store = round % 2 == 0 ? RowEncoding::kFp8 : RowEncoding::kInt8;
-    c.head_dim = dims[round % 6];
+    c.head_dim = dims[round % 7];
     c.codes = true;
     Build(random, c);
     ASSERT_TRUE(HasCodes());

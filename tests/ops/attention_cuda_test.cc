@@ -12,7 +12,7 @@ namespace {
 
 TEST_F(CudaAttention, DecodeHeadDimensions) {
   for (RowEncoding encoding : kPlain) {
-    for (int64_t head_dim : {6, 16, 64, 80, 96, 100, 128, 200, 256}) {
+    for (int64_t head_dim : {6, 16, 64, 80, 96, 100, 128, 200, 256, 264, 320, 500, 512}) {
       RunPaged({encoding, head_dim, 2, 3, 16, {{0, 1}, {37, 1}, {300, 1}}});
       if (HasFatalFailure()) return;
     }
@@ -68,7 +68,7 @@ TEST_F(CudaAttention, DecodeManyHeadsWithRowsOfTheirOwn) {
 
 TEST_F(CudaAttention, PrefillHeadDimensions) {
   for (RowEncoding encoding : kPlain) {
-    for (int64_t head_dim : {6, 16, 64, 80, 96, 128, 200, 256}) {
+    for (int64_t head_dim : {6, 16, 64, 80, 96, 128, 200, 256, 264, 320, 500, 512}) {
       RunPaged({encoding, head_dim, 2, 3, 16, {{0, 37}, {70, 2}, {33, 1}}});
       if (HasFatalFailure()) return;
     }
@@ -81,6 +81,26 @@ TEST_F(CudaAttention, PrefillGroupsAndPages) {
       RunPaged({RowEncoding::kBF16, 64, 1, group, page_rows, {{0, 131}, {500, 65}}});
       if (HasFatalFailure()) return;
     }
+  }
+}
+
+TEST_F(CudaAttention, WideHeads) {
+  for (int64_t group : {1, 7, 8, 9, 20}) {
+    RunPaged({RowEncoding::kBF16, 512, 2, group, 16, {{100, 1}, {15, 1}, {700, 1}, {0, 1}}});
+    RunPaged({RowEncoding::kBF16, 512, 1, group, 24, {{0, 131}, {300, 65}, {60, 3}}});
+    if (HasFatalFailure()) return;
+  }
+  RunPaged({RowEncoding::kBF16, 512, 2, 4, 64, {{testing::Tokens(20000), 1}}, DType::kBF16});
+  AttentionCase c{RowEncoding::kBF16, 512, 2, 4, 64, {{testing::Tokens(3001), 90}}, DType::kBF16};
+  RunPaged(c);
+  for (float cap : {0.0f, 1.7f}) {
+    c.parts = {{200, 40}, {17, 5}};
+    c.spread = 20;
+    c.sinks = true;
+    c.cap = cap;
+    RunPaged(c);
+    c.parts = {{200, 1}, {17, 1}};
+    RunPaged(c);
   }
 }
 
@@ -132,20 +152,61 @@ TEST_F(CudaAttention, SinksOfAPrompt) {
   }
 }
 
+TEST_F(CudaAttention, CapsOfOneQuery) {
+  const auto run = [&](AttentionCase c) {
+    c.cap = 1.7f;
+    RunPaged(c);
+  };
+  for (RowEncoding encoding : kPlain) {
+    for (int64_t head_dim : {6, 64, 80, 128, 256}) {
+      run({encoding, head_dim, 3, 5, 16, {{0, 1}, {37, 1}, {300, 1}}});
+      if (HasFatalFailure()) return;
+    }
+  }
+  run({RowEncoding::kBF16, 256, 3, 2, 64, {{testing::Tokens(20000), 1}, {3, 1}}, DType::kBF16});
+  run({RowEncoding::kBF16, 128, 2, 17, 64, {{500, 1}, {20, 1}}, DType::kF32, 20.0f, 6, true});
+  // Enough heads for one warp each (DecodeManyHeadsWithRowsOfTheirOwn).
+  for (int64_t head_dim : {64, 128}) {
+    AttentionCase c{RowEncoding::kBF16, head_dim, 40, 1, 16, {}};
+    for (int32_t i = 0; i < 32; ++i) c.parts.push_back({4 * i, 1});
+    run(c);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(CudaAttention, CapsOfAPrompt) {
+  for (RowEncoding encoding : kPlain) {
+    for (int64_t head_dim : {6, 64, 80, 128, 256}) {
+      for (float spread : {1.0f, 20.0f}) {
+        AttentionCase c{encoding, head_dim, 3, 5, 16, {{0, 37}, {70, 2}, {33, 1}}};
+        c.spread = spread;
+        c.sinks = head_dim == 80;
+        c.cap = 1.7f;
+        RunPaged(c);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 // Tokens attend the first rows and a window, both in slots.
-TEST_F(CudaAttention, WindowsAndSinks) {
+TEST_F(CudaAttention, WindowsWithSinksAndCaps) {
   struct Case {
     int64_t head_dim, group, page_rows;
     int32_t sink, window;
     bool sinks;
+    float cap = 0;
   };
   for (const Case& c : {Case{64, 8, 16, 0, 128, true},
                         {64, 3, 24, 4, 100, false},
                         {80, 1, 64, 4, 1, true},
                         {128, 2, 16, 70, 33, true},
-                        {256, 5, 16, 0, 64, true}}) {
-    SCOPED_TRACE(fmt::format("head_dim {}, group {}, sink {}, window {}{}", c.head_dim, c.group,
-                             c.sink, c.window, c.sinks ? ", sinks" : ""));
+                        {256, 5, 16, 0, 64, true},
+                        {512, 2, 16, 3, 64, true},
+                        {128, 2, 16, 0, 50, false, 1.7f},
+                        {256, 2, 24, 4, 77, true, 1.7f}}) {
+    SCOPED_TRACE(fmt::format("head_dim {}, group {}, sink {}, window {}{}, cap {}", c.head_dim,
+                             c.group, c.sink, c.window, c.sinks ? ", sinks" : "", c.cap));
     Random random(static_cast<uint64_t>(c.head_dim + c.window));
     constexpr int64_t kHeads = 2;
     const RowFormat format{RowEncoding::kBF16, c.head_dim};
@@ -180,7 +241,7 @@ TEST_F(CudaAttention, WindowsAndSinks) {
     const MatrixView out = Output(DType::kF32, rows, columns);
     WindowAttention(*stream_, step, kHeads, table.view(), c.window,
                     MatrixView::Of(Upload(q), rows, columns), q_heads,
-                    {scale, c.sinks ? Upload(sinks) : nullptr}, out);
+                    {scale, c.sinks ? Upload(sinks) : nullptr, c.cap}, out);
     const auto got = ReadRows(out);
     for (size_t s = 0; s < parts.size(); ++s) {
       for (int64_t i = 0; i < parts[s].second * q_heads; ++i) {
@@ -196,7 +257,7 @@ TEST_F(CudaAttention, WindowsAndSinks) {
                         q.data() + row * columns + j * c.head_dim, scale, DType::kF32,
                         got[static_cast<size_t>(row)].data() + j * c.head_dim,
                         fmt::format("sequence {}, row {}, query head {}", s, query, j),
-                        c.sinks ? sinks[static_cast<size_t>(j)] : kNoSink);
+                        c.sinks ? sinks[static_cast<size_t>(j)] : kNoSink, c.cap);
         if (HasFatalFailure()) return;
       }
     }
@@ -209,9 +270,9 @@ TEST_F(CudaAttention, PrefillOnHopper) {
   const testing::ScopedVariable variable("LITECACHE_FLASHINFER", "1");
   const auto run = [&](int64_t head_dim, int64_t kv_heads, int64_t group, int64_t page_rows,
                        std::vector<std::pair<int32_t, int32_t>> parts, float spread = 1,
-                       bool sinks = false) {
+                       bool sinks = false, float cap = 0) {
     RunPaged({RowEncoding::kBF16, head_dim, kv_heads, group, page_rows, std::move(parts),
-              DType::kBF16, spread, 8, sinks});
+              DType::kBF16, spread, 8, sinks, cap});
   };
   for (int64_t head_dim : {64, 128, 256}) {
     const int64_t page = 16384 / head_dim;
@@ -224,6 +285,8 @@ TEST_F(CudaAttention, PrefillOnHopper) {
     run(head_dim, 1, 2, page, {{testing::Tokens(3001), 90}}, 20.0f);
     run(head_dim, 3, 5, page, {{0, 300}, {500, 191}, {64, 64}}, 1, true);
     run(head_dim, 1, 8, page, {{testing::Tokens(3001), 90}}, 20.0f, true);
+    run(head_dim, 2, 2, page, {{0, 300}, {500, 191}, {64, 64}}, 1, false, 1.7f);
+    run(head_dim, 1, 2, page, {{testing::Tokens(3001), 90}}, 20.0f, true, 1.7f);
     for (int64_t page_rows : {8, 24, 32, 96, 1024}) {
       run(head_dim, 2, 2, page_rows, {{0, 131}, {333, 70}, {1000, 5}});
       if (HasFatalFailure()) return;

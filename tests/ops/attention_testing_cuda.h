@@ -24,6 +24,7 @@ struct AttentionCase {
   float spread = 1;     // of q
   int64_t padding = 6;  // of out's rows
   bool sinks = false;
+  float cap = 0;
 };
 
 class CudaAttention : public DeviceTableTest {
@@ -63,9 +64,10 @@ class CudaAttention : public DeviceTableTest {
 
   // Sequences over shuffled pages; if there are several KV heads, one is missing in the table.
   void RunPaged(const AttentionCase& c) {
-    SCOPED_TRACE(fmt::format("{} head_dim {}, {} KV heads, group {}, pages of {}, {} sequences{}",
-                             Name(c.encoding), c.head_dim, c.kv_heads, c.group, c.page_rows,
-                             c.parts.size(), c.sinks ? ", sinks" : ""));
+    SCOPED_TRACE(
+        fmt::format("{} head_dim {}, {} KV heads, group {}, pages of {}, {} sequences{}, cap {}",
+                    Name(c.encoding), c.head_dim, c.kv_heads, c.group, c.page_rows, c.parts.size(),
+                    c.sinks ? ", sinks" : "", c.cap));
     Random random(static_cast<uint64_t>(c.head_dim * 131 + c.group * 17 + c.page_rows));
     const RowFormat format{c.encoding, c.head_dim};
     std::vector<int32_t> lists;
@@ -103,7 +105,7 @@ class CudaAttention : public DeviceTableTest {
     if (c.sinks) sinks = RandomSinks(random, q_heads);
     PagedAttention(
         *stream_, step, c.kv_heads, table.view(), MatrixView::Of(Upload(q), rows, columns), q_heads,
-        {scale, c.sinks ? Upload(sinks) : nullptr}, out, Scratch(step, q_heads, c.head_dim));
+        {scale, c.sinks ? Upload(sinks) : nullptr, c.cap}, out, Scratch(step, q_heads, c.head_dim));
     const auto got = ReadRows(out);
     const float poison = Poison(c.out);
     std::vector<bool> written(static_cast<size_t>(rows));
@@ -129,7 +131,7 @@ class CudaAttention : public DeviceTableTest {
           ExpectAttention(c.encoding, std::span(context_rows).first(seen), c.head_dim,
                           q.data() + row * columns + j * c.head_dim, scale, c.out, result,
                           fmt::format("sequence {}, row {}, query head {}", s, query, j),
-                          c.sinks ? sinks[static_cast<size_t>(j)] : kNoSink);
+                          c.sinks ? sinks[static_cast<size_t>(j)] : kNoSink, c.cap);
           if (HasFatalFailure()) return;
         }
       }

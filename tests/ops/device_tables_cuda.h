@@ -132,10 +132,11 @@ inline constexpr double kNoSink = -std::numeric_limits<double>::infinity();
 // output by at most sum_j p_j |e_j| |v_j - out|, and rounded probabilities add 2^-8 sum_j p_j
 // |v_j|; both are reached if one row's V is much larger than the others'. A hundred times f32's
 // rounding covers sums of some thousand rows and 2^x. A bf16 output is rounded once more. sink: the
-// logit of a sink, if there is one.
+// logit of a sink, if there is one. cap: Softmax::cap.
 inline void ExpectAttention(RowEncoding encoding, std::span<const std::vector<double>> rows,
                             int64_t d, const float* q, float scale, DType out_dtype,
-                            const float* out, const std::string& where, double sink = kNoSink) {
+                            const float* out, const std::string& where, double sink = kNoSink,
+                            double cap = 0) {
   const double f32 = std::ldexp(1.0, -24) * 100;
   const double unit = encoding == RowEncoding::kBF16 ? std::ldexp(1.0, -9) : f32;
   std::vector<double> p, error;
@@ -147,9 +148,12 @@ inline void ExpectAttention(RowEncoding encoding, std::span<const std::vector<do
       score += product;
       magnitude += std::abs(product);
     }
+    // The slope of a cap is at most 1, so errors of scores do not grow.
+    if (cap != 0) score = cap * std::tanh(score / cap);
     p.push_back(score);
     error.push_back(
-        unit * (std::min(magnitude, 6 * magnitude / std::sqrt(static_cast<double>(d))) + 1e-3) * 2);
+        unit * (std::min(magnitude, 6 * magnitude / std::sqrt(static_cast<double>(d))) + 1e-3) * 2 +
+        2e-6 * cap);
     highest = std::max(highest, score);
   }
   double total = std::exp(sink - highest);
@@ -179,10 +183,11 @@ inline void ExpectAttention(RowEncoding encoding, std::span<const std::vector<do
 
 inline void ExpectAttention(const RowFormat& format, const std::vector<const std::byte*>& rows,
                             const float* q, float scale, DType out_dtype, const float* out,
-                            const std::string& where, double sink = kNoSink) {
+                            const std::string& where, double sink = kNoSink, double cap = 0) {
   std::vector<std::vector<double>> values;
   for (const std::byte* row : rows) values.push_back(RowValues(format, row));
-  ExpectAttention(format.encoding, values, format.head_dim, q, scale, out_dtype, out, where, sink);
+  ExpectAttention(format.encoding, values, format.head_dim, q, scale, out_dtype, out, where, sink,
+                  cap);
 }
 
 }  // namespace litecache::ops::cuda

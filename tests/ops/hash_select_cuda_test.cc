@@ -69,13 +69,13 @@ TEST_F(LiteCacheSelectTest, HashCodesAndSelection) {
 TEST_F(LiteCacheSelectTest, HashCodesOfAnyKeys) {
   Random random = testing::TestRandom(14);
   std::normal_distribution<float> normal;
-  const int32_t dims[] = {128, 64, 256, 80, 200, 128};
-  const int64_t bits[] = {256, 128, 256, 96, 32, 512};
-  for (int round = 0; round < testing::Rounds(6); ++round) {
+  const int32_t dims[] = {128, 64, 256, 80, 200, 128, 512};
+  const int64_t bits[] = {256, 128, 256, 96, 32, 512, 256};
+  for (int round = 0; round < testing::Rounds(7); ++round) {
     LiteCacheCase c = RandomCase(random, round);
     c.rows = false;
-    c.head_dim = dims[round % 6];
-    const HashFormat format{.bits = bits[round % 6], .norms = round % 2 == 0};
+    c.head_dim = dims[round % 7];
+    const HashFormat format{.bits = bits[round % 7], .norms = round % 2 == 0};
     c.metadata_token_bytes = format.token_bytes();
     Build(random, c);
     const int64_t d = c.head_dim, cols = c.kv_heads * d;

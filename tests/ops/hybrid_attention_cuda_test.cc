@@ -22,6 +22,7 @@ struct HybridCase {
   float spread = 1;                        // of q
   bool sinks = false;
   bool refresh = false;  // attended by two calls (HybridTables::refresh)
+  float cap = 0;
 };
 
 constexpr float kPreciseSpread = 100;  // of q; with a larger spread, results only have to be finite
@@ -182,7 +183,7 @@ class CudaHybridAttention : public CudaAttention {
     const MatrixView out = Output(DType::kF32, count, columns);
     std::vector<float> sinks;
     if (c.sinks) sinks = RandomSinks(random, q_heads);
-    const Softmax softmax(scale, c.sinks ? Upload(sinks) : nullptr);
+    const Softmax softmax(scale, c.sinks ? Upload(sinks) : nullptr, c.cap);
     if (c.refresh) {
       std::vector<int32_t> refresh;
       for (int64_t i = 0; i < step.capacity * kHeads; ++i) {
@@ -213,7 +214,7 @@ class CudaHybridAttention : public CudaAttention {
                         scale, DType::kF32, got[row].data() + j * c.head_dim,
                         fmt::format("sequence {} of {} tokens, query head {}", s,
                                     c.contexts[static_cast<size_t>(s)], j),
-                        c.sinks ? sinks[static_cast<size_t>(j)] : kNoSink);
+                        c.sinks ? sinks[static_cast<size_t>(j)] : kNoSink, c.cap);
         if (HasFatalFailure()) return;
       }
     }
@@ -222,7 +223,7 @@ class CudaHybridAttention : public CudaAttention {
 
 TEST_F(CudaHybridAttention, EveryKindOfHead) {
   for (RowEncoding encoding : kPlain) {
-    for (int64_t head_dim : {64, 80, 128}) {
+    for (int64_t head_dim : {64, 80, 128, 512}) {
       Run({encoding, head_dim, 4, 37, 32, 4, 16, 9, 0.1, 0, {1, 3, 5, 21, 22, 300, 1001}}, 1);
       if (HasFatalFailure()) return;
     }
@@ -265,7 +266,7 @@ constexpr RowEncoding kCodes[] = {RowEncoding::kFp8, RowEncoding::kInt8};
 
 TEST_F(CudaHybridAttention, CachedCodesOfEveryHeadDimension) {
   for (RowEncoding codes : kCodes) {
-    for (int64_t head_dim : {16, 48, 64, 80, 128, 144, 256}) {
+    for (int64_t head_dim : {16, 48, 64, 80, 128, 144, 256, 320, 512}) {
       for (int64_t page_slots : {37, 5}) {  // whole tiles for some, or for none
         Run({RowEncoding::kBF16,
              head_dim,
@@ -294,11 +295,15 @@ TEST_F(CudaHybridAttention, CachedCodesOfEveryGroup) {
   }
 }
 
-TEST_F(CudaHybridAttention, Sinks) {
+TEST_F(CudaHybridAttention, SinksAndCaps) {
   const auto run = [&](HybridCase c, uint64_t seed) {
-    c.sinks = true;
     for (const bool refresh : {false, true}) {
       c.refresh = refresh;
+      c.sinks = true;
+      c.cap = 0;
+      Run(c, seed);
+      c.sinks = refresh;
+      c.cap = 1.7f;
       Run(c, seed);
     }
   };
@@ -309,7 +314,9 @@ TEST_F(CudaHybridAttention, Sinks) {
       run({RowEncoding::kBF16, 64, group, 37, 32, 4, 16, 9, 0.1, 0, contexts, codes}, 15);
       if (HasFatalFailure()) return;
     }
-    run({RowEncoding::kBF16, 128, 4, 37, 32, 4, 16, 9, 0.1, 0, contexts, codes}, 16);
+    for (int64_t head_dim : {128, 256, 512}) {
+      run({RowEncoding::kBF16, head_dim, 4, 37, 32, 4, 16, 9, 0.1, 0, contexts, codes}, 16);
+    }
   }
 }
 

@@ -68,12 +68,12 @@ class KeysSelectTest : public LiteCacheSelectTest {
 TEST_F(KeysSelectTest, KeysAndSelection) {
   Random random = testing::TestRandom(16);
   std::normal_distribution<float> normal;
-  for (int round = 0; round < testing::Rounds(21); ++round) {
+  for (int round = 0; round < testing::Rounds(27); ++round) {
     LiteCacheCase c = RandomCase(random, round);
     c.by_need = round % 4 == 1;
-    const int32_t dims[] = {64, 128, 80, 96, 256, 24, 128}, groups[] = {4, 1, 8, 3, 12};
+    const int32_t dims[] = {64, 128, 80, 96, 256, 24, 128, 512, 320}, groups[] = {4, 1, 8, 3, 12};
     const int32_t sinks[] = {c.sink, 37, 301}, page_tokens[] = {256, 96, 544, 32};
-    c.head_dim = dims[round % 7];
+    c.head_dim = dims[round % 9];
     c.group = groups[round % 5];
     c.sink = sinks[round % 3];
     c.metadata_page_tokens = page_tokens[round % 4];
@@ -108,10 +108,10 @@ TEST_F(KeysSelectTest, KeysAndSelection) {
 TEST_F(KeysSelectTest, LeavingKeys) {
   Random random = testing::TestRandom(12);
   std::normal_distribution<float> normal;
-  for (const int64_t bits : {4, 2}) {
+  for (const auto& [bits, head_dim] : {std::pair<int64_t, int32_t>{4, 128}, {2, 40}, {4, 512}}) {
     LiteCacheCase c;
     c.kv_heads = 3;
-    c.head_dim = bits == 4 ? 128 : 40;
+    c.head_dim = head_dim;
     c.resident = {1};
     c.encoding = c.store = RowEncoding::kF32;
     const int32_t begins[] = {284, 29, 251}, counts[] = {6, 9, 8};
@@ -223,8 +223,9 @@ class LongKeysSelectTest : public KeysSelectTest {
 // sequences whose pairs share blocks of threads.
 TEST_F(LongKeysSelectTest, AsTheCpu) {
   Random random = testing::TestRandom(17);
-  const int32_t longest[] = {40000, 131072, 300000, 1000000}, dims[] = {128, 128, 256, 64};
-  for (int round = 0; round < testing::Rounds(4); ++round) {
+  const int32_t longest[] = {40000, 131072, 300000, 1000000, 100000},
+                dims[] = {128, 128, 256, 64, 512};
+  for (int round = 0; round < testing::Rounds(5); ++round) {
     LiteCacheCase c;
     c.head_dim = dims[round];
     c.kv_heads = round < 3 ? 3 : 4;

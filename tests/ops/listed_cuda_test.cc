@@ -17,8 +17,12 @@ using CudaListed = DeviceTableTest;
 
 TEST_F(CudaListed, RowsAndTheirLogSums) {
   for (const RowEncoding encoding : {RowEncoding::kBF16, RowEncoding::kF32}) {
-    for (const auto& [head_dim, group, most] :
-         {std::tuple{64, 1, 40}, {128, 4, 3000}, {80, 7, 500}, {128, 8, 17}}) {
+    for (const auto& [head_dim, group, most, cap] : {std::tuple{64, 1, 40, 0.0f},
+                                                     {128, 4, 3000, 0.0f},
+                                                     {80, 7, 500, 0.0f},
+                                                     {128, 8, 17, 0.0f},
+                                                     {128, 4, 300, 1.3f},
+                                                     {512, 3, 100, 0.0f}}) {
       const int64_t kv_heads = 3, count = 4, pairs = kv_heads * count, page_rows = 48;
       SCOPED_TRACE(fmt::format("head_dim {}, group {}, {} rows", head_dim, group, most));
       Random random(static_cast<uint64_t>(head_dim + group + most));
@@ -72,7 +76,7 @@ TEST_F(CudaListed, RowsAndTheirLogSums) {
         poison = Download(sums, 1)[0];
         ListedAttention(
             *stream_, step, kv_heads, table.view(), attended,
-            MatrixView::Of(device_q, count, columns), q_heads, {scale, with},
+            MatrixView::Of(device_q, count, columns), q_heads, {scale, with, cap},
             MatrixView::Of(out, count, columns), sums,
             Poisoned<std::byte>(AttentionScratchBytes(step.capacity, q_heads, head_dim)));
         return Result{Download(out, q.size()),
@@ -112,12 +116,13 @@ TEST_F(CudaListed, RowsAndTheirLogSums) {
               score += product;
               magnitude += std::abs(product);
             }
+            if (cap != 0) score = cap * std::tanh(score / cap);
             scores.push_back(score);
             magnitudes = std::max(magnitudes, magnitude);
           }
           const auto expect = [&](const float* out, double log_sum, double sink,
                                   const std::string& where) {
-            ExpectAttention(format, seen, query, scale, DType::kF32, out, where, sink);
+            ExpectAttention(format, seen, query, scale, DType::kF32, out, where, sink, cap);
             double highest = sink, sum = 0;
             for (double score : scores) highest = std::max(highest, score);
             for (double score : scores) sum += std::exp(score - highest);

@@ -190,7 +190,7 @@ TEST_F(LiteCacheSlotsTest, LongContexts) {
 // Rows of 8-bit codes for any head_dim, at all alignments relative to memory lines.
 TEST_F(LiteCacheSlotsTest, PullsOfQuantizedRows) {
   Random random = testing::TestRandom(24);
-  const int32_t head_dims[] = {16, 48, 64, 80, 96, 112, 128, 160, 256, 20, 7};
+  const int32_t head_dims[] = {16, 48, 64, 80, 96, 112, 128, 160, 256, 272, 512, 20, 7};
   for (const int32_t head_dim : head_dims) {
     for (const auto& [store, codes] : {std::pair{RowEncoding::kFp8, false},
                                        {RowEncoding::kInt8, false},

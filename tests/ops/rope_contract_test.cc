@@ -72,7 +72,7 @@ TEST_F(RopeTest, MatchesDoublePrecisionUpToMillionsOfTokens) {
 }
 
 TEST_F(RopeTest, HeadsAreNormedAndRotatedAtOnce) {
-  for (int64_t half : {1, 20, 32, 40, 64, 128, 150}) {
+  for (int64_t half : {1, 20, 32, 40, 64, 128, 150, 256}) {
     for (const auto& [rows, q_heads, k_heads] :
          {std::tuple<int64_t, int64_t, int64_t>{1, 32, 8}, {7, 3, 3}, {130, 5, 1}}) {
       for (const bool normed : {false, true}) {

@@ -43,7 +43,7 @@ class CudaRows : public DeviceTableTest {
 
 TEST_F(CudaRows, AppendMatchesTheCpu) {
   for (RowEncoding encoding : kEncodings) {
-    for (int64_t head_dim : {6, 24, 64, 72, 80, 128, 256}) {
+    for (int64_t head_dim : {6, 24, 64, 72, 80, 128, 256, 320, 512}) {
       for (int32_t ring : {0, 40}) {
         if (!Exists(encoding, head_dim)) continue;
         SCOPED_TRACE(std::string(Name(encoding)) + ", head_dim " + std::to_string(head_dim) +
@@ -92,7 +92,7 @@ TEST_F(CudaRows, AppendMatchesTheCpu) {
 
 // K and V in f32 and in bf16, as wide as in models and as narrow as one head; few rows and many.
 TEST_F(CudaRows, AppendsKeysAndValuesOfEitherType) {
-  for (int64_t head_dim : {8, 64, 72, 128, 256}) {
+  for (int64_t head_dim : {8, 64, 72, 128, 256, 320, 512}) {
     for (int64_t heads : {1, 5, 40}) {
       for (int32_t tokens : {1, 3, 1100}) {
         if (heads * head_dim * tokens > 6000000) continue;
@@ -208,7 +208,7 @@ class RowsOf {
 };
 
 TEST_F(CudaRows, CopyMatchesTheCpuBetweenAllFormats) {
-  for (int64_t head_dim : {6, 64, 80}) {
+  for (int64_t head_dim : {6, 64, 80, 512}) {
     for (const RowFormat& from_format : Formats(head_dim)) {
       for (const RowFormat& to_format : Formats(head_dim)) {
         for (RowRange::Kind kind :

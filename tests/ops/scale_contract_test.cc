@@ -19,11 +19,15 @@ TEST_F(ScaleTest, MultipliesAndAddsMultiples) {
         return static_cast<double>(kFactor) * x.At(r, c);
       };
       ForEachVariant([&] {
-        const MatrixView scaled = OnDevice(x), sum = OnDevice(y);
+        const MatrixView scaled = OnDevice(x), by = OnDevice(x), sum = OnDevice(y);
         Scale(*stream_, kFactor, scaled);
+        ScaleBy(*stream_, Upload(std::vector<float>{kFactor}), by);
         AddScaled(*stream_, kFactor, OnDevice(x), sum);
-        ExpectNear(scaled, product,
-                   [&](int64_t r, int64_t c) { return std::ldexp(std::abs(product(r, c)), -23); });
+        for (const MatrixView& result : {scaled, by}) {
+          ExpectNear(result, product, [&](int64_t r, int64_t c) {
+            return std::ldexp(std::abs(product(r, c)), -23);
+          });
+        }
         ExpectNear(
             sum, [&](int64_t r, int64_t c) { return product(r, c) + y.At(r, c); },
             [&](int64_t r, int64_t c) {

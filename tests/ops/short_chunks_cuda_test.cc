@@ -25,7 +25,7 @@ TEST_F(ShortChunks, OfAllShapes) {
     // Some are longer than the kernel for short chunks takes.
     const auto rows = static_cast<int32_t>(between(2, std::min<int64_t>(70, 9 * (16 / group))));
     const int64_t most_past = pick({0, 40, 700, testing::Tokens(3000)});
-    AttentionCase c{RowEncoding::kBF16, pick({8, 64, 72, 128, 200, 256}),
+    AttentionCase c{RowEncoding::kBF16, pick({8, 64, 72, 128, 200, 256, 512}),
                     between(1, 3),      group,
                     8 * between(1, 20), {}};
     // Of one sequence, or of several with at most as many tokens.
@@ -37,6 +37,7 @@ TEST_F(ShortChunks, OfAllShapes) {
     c.spread = between(0, 1) == 1 ? 1.0f : 20.0f;
     c.padding = 8;
     c.sinks = between(0, 1) == 1;
+    c.cap = between(0, 2) == 0 ? 1.7f : 0.0f;
     RunPaged(c);
   }
 }

@@ -16,6 +16,7 @@ namespace {
 struct Case {
   int64_t head_dim, group, page_rows;
   int32_t past, rows;
+  float cap = 0;
   int64_t kv_heads = 3;  // the second one is missing in the table
 
   int64_t q_heads() const { return kv_heads * group; }
@@ -36,6 +37,7 @@ class CudaSparsePrefill : public CudaAttention {
     std::vector<std::vector<float>> k, v, own_q;  // by KV head, by KV head, by query head
 
     float scale() const { return 1 / std::sqrt(static_cast<float>(c.head_dim)); }
+    Softmax SoftmaxWith(const float* sinks) const { return {scale(), sinks, c.cap}; }
     std::vector<int32_t> Heads() const {
       std::vector<int32_t> heads;
       for (int32_t h = 0; h < c.kv_heads; ++h) {
@@ -52,7 +54,8 @@ class CudaSparsePrefill : public CudaAttention {
               .past = c.past,
               .scale = scale(),
               .dtype = DType::kBF16,
-              .query_rows = c.head_dim == 64 ? 192 : 128};
+              .query_rows = c.head_dim == 64 ? 192 : 128,
+              .cap = c.cap};
     }
   };
 
@@ -136,7 +139,7 @@ class CudaSparsePrefill : public CudaAttention {
     const Case& c = chunk.c;
     const MatrixView out = Output(dtype, chunk.q.rows, chunk.q.cols, 8);
     PagedAttention(*stream_, chunk.step, c.kv_heads, chunk.table->view(), chunk.q, c.q_heads(),
-                   {chunk.scale(), sinks}, out, nullptr, kept);
+                   chunk.SoftmaxWith(sinks), out, nullptr, kept);
     return out;
   }
 };
@@ -148,9 +151,11 @@ TEST_F(CudaSparsePrefill, ChoosesTheLargestShares) {
                                          {128, 1, 96, 5003, 131},
                                          {256, 2, 32, 1000, 517},
                                          {80, 2, 24, 2047, 300},
-                                         {128, 2, 64, 9001, 64}}) {
-    SCOPED_TRACE(fmt::format("head_dim {}, group {}, past {}, rows {}", c.head_dim, c.group, c.past,
-                             c.rows));
+                                         {128, 2, 64, 9001, 64},
+                                         {64, 2, 64, 3000, 200, 0.7f},
+                                         {512, 2, 16, 1000, 200}}) {
+    SCOPED_TRACE(fmt::format("head_dim {}, group {}, past {}, rows {}, cap {}", c.head_dim, c.group,
+                             c.past, c.rows, c.cap));
     Chunk chunk = Make(random, c);
     for (const double mass : {0.5, 0.9, 0.99}) {
       const bool whole_end = mass == 0.9;
@@ -158,7 +163,7 @@ TEST_F(CudaSparsePrefill, ChoosesTheLargestShares) {
           SparsePrefillBytes(c.kv_heads, c.q_heads(), c.head_dim, c.rows, c.past + c.rows));
       const DeviceKeptBlocks kept =
           ChooseBlocks(*stream_, chunk.step, c.kv_heads, chunk.table->view(), chunk.Heads(),
-                       chunk.q, c.q_heads(), chunk.scale(), mass, whole_end, memory);
+                       chunk.q, c.q_heads(), chunk.SoftmaxWith(nullptr), mass, whole_end, memory);
       const auto pairs = static_cast<size_t>(c.q_heads() * kept.query_blocks);
       const auto bits = Download(kept.bits, pairs * static_cast<size_t>(kept.words));
       const auto lists = Download(kept.lists, pairs * static_cast<size_t>(kept.list_size));
@@ -195,9 +200,14 @@ TEST_F(CudaSparsePrefill, AttendsTheKeptBlocksAndNoOthers) {
                                            {128, 4, 64, 1900, 300},
                                            {128, 5, 96, 2048, 129},
                                            {256, 2, 32, 1000, 333},
-                                           {80, 2, 24, 1500, 200}}) {
-      SCOPED_TRACE(fmt::format("LITECACHE_FLASHINFER={}, head_dim {}, group {}, past {}, rows {}",
-                               flashinfer, c.head_dim, c.group, c.past, c.rows));
+                                           {80, 2, 24, 1500, 200},
+                                           {128, 2, 64, 1500, 200, 1.7f},
+                                           {256, 2, 32, 1000, 333, 1.7f},
+                                           {512, 2, 16, 1000, 150}}) {
+      SCOPED_TRACE(
+          fmt::format("LITECACHE_FLASHINFER={}, head_dim {}, group {}, past {}, rows {}, "
+                      "cap {}",
+                      flashinfer, c.head_dim, c.group, c.past, c.rows, c.cap));
       const DType dtype = *flashinfer == '1' ? DType::kBF16 : DType::kF32;
       Chunk chunk = Make(random, c);
       const std::vector<float> sinks = RandomSinks(random, c.q_heads());

@@ -22,6 +22,7 @@ struct SparseHead {
   float scale;
   DType dtype;  // of the rows
   int64_t query_rows = 128;
+  float cap = 0;  // Softmax::cap
 
   int64_t rows() const { return q.rows; }
   int64_t query_blocks() const { return (q.rows + query_rows - 1) / query_rows; }
@@ -35,6 +36,8 @@ struct SparseHead {
   bool Forced(int64_t query_block, int64_t block) const {
     return block == 0 || block >= (past + First(query_block)) / KeptBlocks::kRows;
   }
+  // Errors do not grow: the slope is at most 1.
+  double Capped(double score) const { return cap == 0 ? score : cap * std::tanh(score / cap); }
   // Relative error of a product's operands: bf16 rows round q too.
   double unit() const { return std::ldexp(1.0, dtype == DType::kBF16 ? -9 : -22); }
   // A bound for the error of a score that is a sum of `products`: those of many products with
@@ -101,7 +104,7 @@ inline BlockShares EstimateSharesOf(const SparseHead& head, int64_t query_block)
       }
       // A square without a pair has no score, and no share.
       weights[j] = pairs == 0 ? -std::numeric_limits<double>::infinity()
-                              : sum * head.scale / static_cast<double>(pairs);
+                              : head.Capped(sum * head.scale / static_cast<double>(pairs));
       highest = std::max(highest, weights[j]);
       if (pairs > 0) {
         const auto n = static_cast<double>(pairs);
@@ -196,6 +199,7 @@ inline AttendedQuery AttendKept(const SparseHead& head, int64_t query, const uin
       score += product;
       magnitude += std::abs(product);
     }
+    score = head.Capped(score);
     rows.push_back(
         {head.v.Row<float>(t), score, head.ScoreError(magnitude, static_cast<double>(d))});
     highest = std::max(highest, score);

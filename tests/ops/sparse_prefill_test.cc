@@ -78,7 +78,8 @@ TEST(SparsePrefill, AllBlocksKeptIsAttentionBitForBit) {
     for (const SparseCase& c :
          {SparseCase{64, 2, 3, 17, dtype, 1111, 205}, SparseCase{80, 1, 4, 16, dtype, 0, 331},
           SparseCase{128, 1, 4, 64, dtype, 3001, 1}, SparseCase{128, 2, 1, 9, dtype, 701, 66},
-          SparseCase{64, 1, 4, 16, dtype, 2600, 13}}) {
+          SparseCase{64, 1, 4, 16, dtype, 2600, 13},
+          SparseCase{64, 1, 2, 9, dtype, 600, 70, 1.5f}}) {
       SCOPED_TRACE(Describe(c));
       const SparseChunk chunk(random, c);
       const ChosenBlocks all = RandomBlocks(random, chunk.Head(0), c.q_heads(), 1);
@@ -97,7 +98,8 @@ TEST(SparsePrefill, ChosenBlocksHaveTheMass) {
          {SparseCase{64, 2, 1, 16, dtype, 0, 700}, SparseCase{80, 1, 3, 7, dtype, 4099, 333},
           SparseCase{128, 1, 4, 100, dtype, 5000, 257}, SparseCase{64, 1, 3, 33, dtype, 4321, 1},
           SparseCase{64, 1, 4, 33, dtype, 6007, 19}, SparseCase{64, 1, 1, 16, dtype, 0, 3},
-          SparseCase{64, 1, 2, 16, dtype, 17300, 40}}) {
+          SparseCase{64, 1, 2, 16, dtype, 17300, 40},
+          SparseCase{64, 1, 2, 16, dtype, 3000, 200, 0.7f}}) {
       SCOPED_TRACE(Describe(c));
       const SparseChunk chunk(random, c);
       std::vector<std::vector<BlockShares>> estimates;

@@ -17,14 +17,16 @@ struct SparseCase {
   int64_t head_dim, kv_heads, group, page_tokens;
   DType dtype;
   int64_t past, rows;
+  float cap = 0;
 
   int64_t q_heads() const { return kv_heads * group; }
   int64_t context() const { return past + rows; }
 };
 
 inline std::string Describe(const SparseCase& c) {
-  return fmt::format("head_dim {}, {} KV heads, group {}, pages of {}, {}, past {}, rows {}",
-                     c.head_dim, c.kv_heads, c.group, c.page_tokens, Name(c.dtype), c.past, c.rows);
+  return fmt::format(
+      "head_dim {}, {} KV heads, group {}, pages of {}, {}, past {}, rows {}, cap {}", c.head_dim,
+      c.kv_heads, c.group, c.page_tokens, Name(c.dtype), c.past, c.rows, c.cap);
 }
 
 // A sequence whose chunk is in the pages, and the same as floats. All of K, V and q are normal; a
@@ -91,6 +93,7 @@ class SparseChunk {
   }
   Matrix& q() { return q_; }
   float scale() const { return 1 / std::sqrt(static_cast<float>(c_.head_dim)); }
+  Softmax SoftmaxWith(const float* sinks) const { return {scale(), sinks, c_.cap}; }
   SparseHead Head(int64_t q_head) const {
     const auto h = static_cast<size_t>(q_head / c_.group);
     return {.k = k_[h].view(),
@@ -98,20 +101,21 @@ class SparseChunk {
             .q = q_.view().Rows(kFirstRow, c_.rows).Columns(q_head * c_.head_dim, c_.head_dim),
             .past = c_.past,
             .scale = scale(),
-            .dtype = c_.dtype};
+            .dtype = c_.dtype,
+            .cap = c_.cap};
   }
 
   Matrix Attend(Stream& stream, const KeptBlocks* kept, const float* sinks = nullptr) const {
     Matrix out(DType::kF32, q_.view().rows, q_.view().cols, 1);
     const KvSequence view = sequence();
-    Attention(stream, geometry(), {&view, 1}, q_.view(), c_.q_heads(), {scale(), sinks}, out.view(),
-              kept);
+    Attention(stream, geometry(), {&view, 1}, q_.view(), c_.q_heads(), SoftmaxWith(sinks),
+              out.view(), kept);
     return out;
   }
   ChosenBlocks Choose(Stream& stream, double mass, bool whole_end = false) const {
     ChosenBlocks out;
-    ChooseBlocks(stream, geometry(), sequence(), q_.view(), c_.q_heads(), scale(), mass, whole_end,
-                 &out);
+    ChooseBlocks(stream, geometry(), sequence(), q_.view(), c_.q_heads(), SoftmaxWith(nullptr),
+                 mass, whole_end, &out);
     return out;
   }
   // The result of a query in Attend()'s.

@@ -15,8 +15,6 @@ constexpr uint64_t kPageBytes = 64 * 1024;
 // Page size of a store that a GPU pulls from: a head's rows are adjacent, so that one address
 // translation of the link serves many of them (docs/internals/architecture.md).
 constexpr uint64_t kLinkPageBytes = 512 * 1024;
-// The largest head_dim that attention over codes supports (ops/attention/attention_cuda.h).
-constexpr int64_t kMostCodeDim = 256;
 // A table without lists has no pages, so any page size works; a large one keeps the block count
 // low.
 constexpr int64_t kNoPages = int64_t{1} << 30;
@@ -44,8 +42,7 @@ bool KeepsCodes(const Layout& layout, const KvOptions& options) {
   if (asked != nullptr && std::string_view(asked) == "0") return false;
   return StoreFormat(layout, options, DeviceType::kCuda).scales_apart &&
          (options.transfer == "auto" || options.transfer == "gpu-pull") &&
-         layout.dtype == DType::kBF16 && layout.head_dim % 16 == 0 &&
-         layout.head_dim <= kMostCodeDim;
+         layout.dtype == DType::kBF16 && layout.head_dim % 16 == 0;
 }
 
 Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const HeadPlan& plan,

@@ -28,7 +28,7 @@ class PromptAttention {
                        out);
       }
       begin = i + 1;
-      ops::ChooseBlocks(stream, geometry, sequence, q, q_heads, softmax.scale, sparse_.mass,
+      ops::ChooseBlocks(stream, geometry, sequence, q, q_heads, softmax, sparse_.mass,
                         ends_prompt(i), &chosen_);
       ops::Attention(stream, geometry, {&sequence, 1}, q, q_heads, softmax, out, &chosen_.kept);
     }

@@ -46,7 +46,7 @@ void CudaPromptAttention::Attend(Stream& stream, int64_t chunk, const ops::cuda:
                       ops::cuda::SparsePrefillServes(table.format);
   if (sparse) {
     kept = ops::cuda::ChooseBlocks(stream, view, layout_.kv_heads, table, heads, q, layout_.q_heads,
-                                   softmax.scale, sparse_.mass, ends_[static_cast<size_t>(chunk)],
+                                   softmax, sparse_.mass, ends_[static_cast<size_t>(chunk)],
                                    memory_.data());
   }
   ops::cuda::PagedAttention(stream, view, layout_.kv_heads, table, q, layout_.q_heads, softmax, out,

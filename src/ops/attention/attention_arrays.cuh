@@ -16,6 +16,7 @@ struct AttentionArrays {
   int64_t out_stride = 0;
   bool out_bf16 = false;
   float scale = 0;               // for scores in units of log2 e
+  SoftCapOf cap;                 // of these scores
   const float* sinks = nullptr;  // [q_heads], or null
   float* log_sums = nullptr;
   int32_t head_dim = 0, group = 0, q_heads = 0;
@@ -28,6 +29,7 @@ struct AttentionArrays {
         out_stride(operands.out.stride),
         out_bf16(operands.out.dtype == DType::kBF16),
         scale(operands.scale),
+        cap(operands.cap),
         sinks(operands.sinks),
         log_sums(operands.log_sums),
         head_dim(static_cast<int32_t>(dim)),
@@ -35,6 +37,12 @@ struct AttentionArrays {
         q_heads(operands.q_heads) {}
 
 #ifdef __CUDACC__
+  // Caps scores, or arrays of them, if the softmax has a cap: one branch, which all threads of a
+  // launch take alike.
+  template <class Scores>
+  __device__ void Cap(Scores& scores) const {
+    if (cap.cap != 0) CapEach(scores);
+  }
   // Two neighbouring values of a query as bf16, multiplied by the scale; beyond head_dim zeros.
   __device__ uint32_t ScaledPair(const float* query, int32_t channel) const {
     if (channel >= head_dim) return 0;
@@ -78,6 +86,14 @@ struct AttentionArrays {
     } else {
       *reinterpret_cast<float2*>(static_cast<float*>(out) + at) = make_float2(low, high);
     }
+  }
+
+ private:
+  __device__ void CapEach(float& score) const { score = cap(score); }
+  template <class Scores, size_t kCount>
+  __device__ void CapEach(Scores (&scores)[kCount]) const {
+#pragma unroll
+    for (size_t i = 0; i < kCount; ++i) CapEach(scores[i]);
   }
 #endif
 };

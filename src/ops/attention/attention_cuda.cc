@@ -13,13 +13,12 @@ namespace litecache::ops::cuda {
 namespace {
 
 constexpr float kLog2E = 1.44269504f;
-constexpr int64_t kMaxHeadDim = 256;
 
 void Check(const StepView& step, int64_t kv_heads, const RowTable& table, const MatrixView& q,
            int64_t q_heads, const MatrixView& out) {
   const RowFormat& format = table.format;
   LC_CHECK(!format.quantized(), "quantized rows have to be expanded first");
-  LC_CHECK(format.head_dim >= 2 && format.head_dim % 2 == 0 && format.head_dim <= kMaxHeadDim,
+  LC_CHECK(format.head_dim >= 2 && format.head_dim % 2 == 0 && format.head_dim <= kMostHeadDimOnGpu,
            "head_dim {}", format.head_dim);
   LC_CHECK(table.page_rows >= 1 && step.max_rows >= 1 && step.capacity >= 0);
   LC_CHECK(kv_heads >= 1 && q_heads >= 1 && q_heads % kv_heads == 0, "{} query heads, {} KV heads",
@@ -35,15 +34,33 @@ void Check(const StepView& step, int64_t kv_heads, const RowTable& table, const 
 bool OnTensorCores(const RowFormat& format) {
   return format.encoding == RowEncoding::kBF16 && format.head_dim % 8 == 0;
 }
+// Wider heads are attended by the tiles for 8-bit codes, which have half as many queries: registers
+// hold no more results.
+constexpr int64_t kMostRowTileDim = 256;
+bool InRowTiles(const RowFormat& format) {
+  return OnTensorCores(format) && format.head_dim <= kMostRowTileDim;
+}
+bool InCodeTiles(const RowFormat& format) {
+  return OnTensorCores(format) && format.head_dim % 16 == 0;
+}
+// Attention of one row per sequence, or of a short chunk, whose context is split over blocks.
+// Cached slots are of codes, or there are none.
+void AttendFew(Stream& stream, const AttendedTables& tables, const RowFormat& format,
+               const AttentionOperands& operands, void* scratch) {
+  const bool rows = InRowTiles(format) && tables.tables.codes.page_slots == 0;
+  if (!rows && !InCodeTiles(format)) return PlainAttention(stream, tables, operands);
+  LC_CHECK(scratch != nullptr);
+  (rows ? SplitAttention : SplitCodesAttention)(stream, tables, operands, scratch);
+}
 
 AttentionOperands Operands(const MatrixView& q, int64_t q_heads, const Softmax& softmax,
                            const MatrixView& out) {
-  LC_CHECK(softmax.cap == 0, "the kernels do not cap scores");
   return {.q = q,
           .out = out,
           .q_heads = static_cast<int32_t>(q_heads),
           .scale = softmax.scale * kLog2E,
           .sinks = softmax.sinks,
+          .cap = softmax.cap * kLog2E,
           .kept = {}};
 }
 
@@ -105,8 +122,7 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
   } else if (step.max_rows == 1 && WarpAttentionServes(stream, step, kv_heads, table, q_heads)) {
     WarpAttention(stream, step, kv_heads, table, operands);
   } else if (few) {
-    LC_CHECK(scratch != nullptr);
-    SplitAttention(stream, tables, operands, scratch);
+    AttendFew(stream, tables, table.format, operands, scratch);
   } else if (!AttendedOnHopper(stream, step, kv_heads, table, operands)) {
     TiledAttention(stream, step, kv_heads, table, operands);
   }
@@ -114,7 +130,7 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
 
 bool IsShortChunk(const StepView& step, int64_t kv_heads, const RowFormat& format,
                   int64_t q_heads) {
-  return OnTensorCores(format) && SplitServesChunk(step, kv_heads, q_heads);
+  return InRowTiles(format) && SplitServesChunk(step, kv_heads, q_heads);
 }
 
 bool WindowAttentionServes(const RowFormat& format) { return OnTensorCores(format); }
@@ -163,16 +179,11 @@ void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
   attended.windows = tables.windows;
   attended.windows.sink = tables.slots.sink;
   attended.kv_heads = static_cast<int32_t>(kv_heads);
-  if (!OnTensorCores(table.format)) {
-    PlainAttention(stream, attended, operands);
-    return;
-  }
-  LC_CHECK(scratch != nullptr);
-  if (has_codes) {
-    attended.per_code_page = Divider(codes.page_slots);
-    SplitCodesAttention(stream, attended, operands, scratch);
+  if (has_codes) attended.per_code_page = Divider(codes.page_slots);
+  if (has_slots && !has_codes && !InRowTiles(table.format)) {
+    PlainAttention(stream, attended, operands);  // the tiles for codes take cached slots for such
   } else {
-    SplitAttention(stream, attended, operands, scratch);
+    AttendFew(stream, attended, table.format, operands, scratch);
   }
 }
 
@@ -197,12 +208,7 @@ void ListedAttention(Stream& stream, const StepView& step, int64_t kv_heads, con
   attended.listed = true;
   attended.leading = lists.leading;
   attended.kv_heads = static_cast<int32_t>(kv_heads);
-  if (!OnTensorCores(table.format)) {
-    PlainAttention(stream, attended, operands);
-  } else {
-    LC_CHECK(scratch != nullptr);
-    SplitAttention(stream, attended, operands, scratch);
-  }
+  AttendFew(stream, attended, table.format, operands, scratch);
 }
 
 }  // namespace litecache::ops::cuda

@@ -13,6 +13,7 @@ struct AttentionOperands {
   int32_t q_heads = 0;
   float scale = 0;               // for scores in units of log2 e
   const float* sinks = nullptr;  // Softmax::sinks
+  float cap = 0;                 // Softmax::cap in the same units; 0: none
   float* log_sums = nullptr;     // [rows][q_heads], or null
   // Of a prompt chunk of one sequence, for the kernels by tiles: the rows it attends. bits null:
   // all.
@@ -26,7 +27,7 @@ inline constexpr int64_t kSplitQueries = 16;
 inline constexpr int64_t kMaxSplitBlocks = 512;
 
 // Attention for one row per sequence, or causal attention of a chunk that SplitServesChunk(); bf16
-// rows, head_dim a multiple of 8. The context is split over blocks.
+// rows, head_dim a multiple of 8 and at most 256. The context is split over blocks.
 void SplitAttention(Stream& stream, const AttendedTables& tables, const AttentionOperands& operands,
                     void* scratch);
 
@@ -37,7 +38,8 @@ void SplitAttention(Stream& stream, const AttendedTables& tables, const Attentio
 inline constexpr int32_t kMostShortChunk = 64, kMostShortChunkReads = 8;
 bool SplitServesChunk(const StepView& step, int64_t kv_heads, int64_t q_heads);
 
-// The same if cached slots are codes (tables.tables.codes); head_dim a multiple of 16.
+// The same for one row per sequence where cached slots are codes (tables.tables.codes), or there
+// are none; head_dim a multiple of 16.
 void SplitCodesAttention(Stream& stream, const AttendedTables& tables,
                          const AttentionOperands& operands, void* scratch);
 
@@ -55,8 +57,8 @@ void TiledAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
 void TiledWindowAttention(Stream& stream, const StepView& step, int64_t kv_heads,
                           const RowTable& table, int32_t window, const AttentionOperands& operands);
 
-// The same on Hopper, if supported (outputs in bf16; head_dim 64, 128 or 256) and compiled
-// (LITECACHE_FLASHINFER). Scores must be finite.
+// The same on Hopper, if supported (outputs in bf16; head_dim 64, 128 or 256; with a cap 128 or
+// 256) and compiled (LITECACHE_FLASHINFER). Scores must be finite.
 bool HopperAttentionServes(const RowTable& table, const AttentionOperands& operands);
 void HopperAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                      const AttentionOperands& operands);

@@ -217,8 +217,8 @@ struct CodeTiles {
   // maximum is only raised when scores exceed it by a margin.
   using State = SoftmaxState<kHeadDim / 16>;
 
-  __device__ static void Attend(uint32_t stage, unsigned visible, uint32_t, const Queries& queries,
-                                State* state) {
+  __device__ static void Attend(const AttentionArrays& arrays, uint32_t stage, unsigned visible,
+                                uint32_t, const Queries& queries, State* state) {
     const auto& q = queries.q;
     const int lane = threadIdx.x % 32;
     const bool codes = (visible & kIsCodes) != 0;
@@ -268,10 +268,12 @@ struct CodeTiles {
       // A slot that is not attended may hold a NaN, which stays NaN when multiplied by zero.
       factors[t].y = shown[t] ? factors[t].y * kHalfUnit : 0;
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        scores[2 * t + h] *= factors[t].x;
-        passed |= shown[t] && scores[2 * t + h] > state->maximum[h] + kSlack;
-      }
+      for (int h = 0; h < 2; ++h) scores[2 * t + h] *= factors[t].x;
+    }
+    arrays.Cap(scores);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      passed |= shown[i / 2] && scores[i] > state->maximum[i % 2] + kSlack;
     }
     if (__any_sync(kAll, passed)) {
 #pragma unroll

@@ -48,9 +48,10 @@ bool Aligned(const MatrixView& view) {
 
 bool HopperAttentionServes(const RowTable& table, const AttentionOperands& operands) {
   const int64_t head_dim = table.format.head_dim;
-  return (head_dim == 64 || head_dim == 128 || head_dim == 256) && table.page_rows % 8 == 0 &&
-         operands.out.dtype == DType::kBF16 && Aligned(operands.q) && Aligned(operands.out) &&
-         OnHopper();
+  // Of models with a cap of scores, none has heads of 64.
+  return ((head_dim == 64 && operands.cap == 0) || head_dim == 128 || head_dim == 256) &&
+         table.page_rows % 8 == 0 && operands.out.dtype == DType::kBF16 && Aligned(operands.q) &&
+         Aligned(operands.out) && OnHopper();
 }
 
 void HopperAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
@@ -65,7 +66,8 @@ void HopperAttention(Stream& stream, const StepView& step, int64_t kv_heads, con
   const auto launch = arrays.head_dim == 64    ? HopperAttention64
                       : arrays.head_dim == 128 ? HopperAttention128
                                                : HopperAttention256;
-  launch(cuda, step, kv_heads, table, operands);
+  const auto capped = arrays.head_dim == 128 ? HopperAttention128Capped : HopperAttention256Capped;
+  (operands.cap == 0 ? launch : capped)(cuda, step, kv_heads, table, operands);
 }
 
 }  // namespace litecache::ops::cuda

@@ -1,7 +1,7 @@
 // Attention of any head_dim in bf16 or f32, with f32 arithmetic: one block per query head of a row;
 // its warps take rows in turn, and a lane handles every 32nd element. Written for correctness
 // rather than speed: models served on a GPU have bf16 rows and a head_dim that tensor cores
-// support.
+// support, up to 256 or, but for cached slots of bf16 rows, 512.
 #include <cuda_bf16.h>
 
 #include "device/cuda/check.h"
@@ -14,8 +14,6 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
-constexpr int kMaxHeadDim = 256;
-constexpr int kShare = kMaxHeadDim / 32;
 constexpr unsigned kAll = 0xffffffffu;
 
 struct PlainProblem {
@@ -23,11 +21,13 @@ struct PlainProblem {
   AttentionArrays arrays;
 };
 
-template <typename T>
+// kMost: of head_dim.
+template <typename T, int kMost>
 __global__ void __launch_bounds__(kThreads) PlainKernel(const __grid_constant__ PlainProblem p) {
+  constexpr int kShare = kMost / 32;
   const AttentionArrays& a = p.arrays;
   __shared__ float maxima[kWarps], sums[kWarps];
-  __shared__ float values[kWarps][kMaxHeadDim];
+  __shared__ float values[kWarps][kMost];
   const auto row = static_cast<int32_t>(blockIdx.y), query_head = static_cast<int32_t>(blockIdx.x);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t index = SequenceOfRow(p.tables.step, row);
@@ -54,6 +54,7 @@ __global__ void __launch_bounds__(kThreads) PlainKernel(const __grid_constant__ 
       if (c < a.head_dim) score += q[i] * static_cast<float>(k[c]);
     }
     for (int step = 16; step > 0; step /= 2) score += __shfl_xor_sync(kAll, score, step);
+    a.Cap(score);
     const float highest = fminf(fmaxf(maximum, score), kLargestScore);
     const float factor = Exp2(maximum - highest);
     const float probability = CarefulExp2(score - highest);
@@ -98,11 +99,11 @@ void PlainAttention(Stream& stream, const AttendedTables& tables,
   p.arrays = AttentionArrays(operands, tables.kv_heads, table.format.head_dim);
   LC_CHECK(operands.q.rows <= 65535, "too many rows in one step");
   const dim3 grid(static_cast<unsigned>(operands.q_heads), static_cast<unsigned>(operands.q.rows));
-  if (table.format.encoding == RowEncoding::kBF16) {
-    PlainKernel<__nv_bfloat16><<<grid, kThreads, 0, AsCuda(stream).handle()>>>(p);
-  } else {
-    PlainKernel<float><<<grid, kThreads, 0, AsCuda(stream).handle()>>>(p);
-  }
+  const bool small = p.arrays.head_dim <= 256;
+  const auto of_bf16 = small ? PlainKernel<__nv_bfloat16, 256> : PlainKernel<__nv_bfloat16, 512>;
+  const auto of_f32 = small ? PlainKernel<float, 256> : PlainKernel<float, 512>;
+  const auto kernel = table.format.encoding == RowEncoding::kBF16 ? of_bf16 : of_f32;
+  kernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(p);
   LC_CUDA_LAUNCHED();
 }
 

@@ -101,8 +101,8 @@ struct RowTiles {
   using State = SoftmaxState<kHeadDim / 8>;
 
   // tile: its index among the pair's.
-  __device__ static void Attend(uint32_t stage, unsigned visible, uint32_t tile,
-                                const Queries& queries, State* state) {
+  __device__ static void Attend(const AttentionArrays& a, uint32_t stage, unsigned visible,
+                                uint32_t tile, const Queries& queries, State* state) {
     const auto& q = queries.q;
     const int lane = threadIdx.x % 32;
     float scores[2][4] = {};
@@ -116,6 +116,7 @@ struct RowTiles {
         MultiplyAdd(scores[1], q[s], k[2], k[3]);
       }
     }
+    a.Cap(scores);
     const auto shown = [&](int half, int i) {
       const int row = half * 8 + lane % 4 * 2 + i % 2;
       if constexpr (kChunk) {

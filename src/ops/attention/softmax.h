@@ -15,7 +15,7 @@ struct Softmax {
 
   float scale;
   const float* sinks;  // [q_heads] f32, memory of the stream's device; null: there are none
-  float cap;           // of scores; 0: none. On the CPU only
+  float cap;           // of scores; 0: none
 };
 
 }  // namespace litecache::ops

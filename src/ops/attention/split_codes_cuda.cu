@@ -1,4 +1,4 @@
-// Decode attention over cached slots of 8-bit codes.
+// Decode attention over cached slots of 8-bit codes, and over rows of wide heads.
 #include <algorithm>
 
 #include "ops/attention/code_tiles.cuh"
@@ -23,8 +23,10 @@ void LaunchOf(CudaStream& stream, const split::SplitProblem& p) {
   } else if (p.arrays.head_dim <= 128) {
     runs ? Launch<CodeTiles<128, kEncoding, 12, 4, true>>(stream, p)
          : Launch<CodeTiles<128, kEncoding, 12, 4, false>>(stream, p);
-  } else {
+  } else if (p.arrays.head_dim <= 256) {
     Launch<CodeTiles<256, kEncoding, 8, 3, false>>(stream, p);
+  } else {
+    Launch<CodeTiles<512, kEncoding, 4, 3, false>>(stream, p);
   }
 }
 
@@ -33,10 +35,12 @@ void LaunchOf(CudaStream& stream, const split::SplitProblem& p) {
 void SplitCodesAttention(Stream& stream, const AttendedTables& tables,
                          const AttentionOperands& operands, void* scratch) {
   constexpr int kQueries = 8;  // CodeTiles::kQueries
+  const RowTable& table =
+      tables.hybrid && tables.tables.slots.lists > 0 ? tables.tables.slots : tables.tables.resident;
   CudaStream& cuda = AsCuda(stream);
   split::SplitProblem p;
   p.tables = tables;
-  p.arrays = AttentionArrays(operands, tables.kv_heads, tables.tables.slots.format.head_dim);
+  p.arrays = AttentionArrays(operands, tables.kv_heads, table.format.head_dim);
   p.query_blocks = (p.arrays.group + kQueries - 1) / kQueries;
   p.queries = std::min(p.arrays.group, kQueries);
   p.arrivals = cuda.arrivals();

@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
         } else {
           const uint32_t own = own_address + stage * Tiles::kStageBytes;
           const unsigned visible = attended.Next(own, stage);
-          if (visible != 0) Tiles::Attend(own, visible, tile - ends[pair], q, &state);
+          if (visible != 0) Tiles::Attend(p.arrays, own, visible, tile - ends[pair], q, &state);
           tile += warps;
         }
         attended.Pass();

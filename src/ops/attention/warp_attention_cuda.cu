@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads) WarpKernel(const __grid_constant__ W
           values[u] = own[kTeam + place];
         }
       }
-      float scores[kRows], highest = maximum;
+      float scores[kRows];
 #pragma unroll
       for (int u = 0; u < kRows; ++u) {
         float k[kPiece];
@@ -102,7 +102,12 @@ __global__ void __launch_bounds__(kThreads) WarpKernel(const __grid_constant__ W
           score += __shfl_xor_sync(kAll, score, step);
         }
         scores[u] = score;
-        if (attended[u]) highest = fmaxf(highest, score);
+      }
+      p.arrays.Cap(scores);
+      float highest = maximum;
+#pragma unroll
+      for (int u = 0; u < kRows; ++u) {
+        if (attended[u]) highest = fmaxf(highest, scores[u]);
       }
       highest = fminf(highest, kLargestScore);
       const float factor = Exp2(maximum - highest);

@@ -16,6 +16,23 @@ inline constexpr float kHugeScore = 1e38f;
 // infinity.
 __device__ inline float CarefulExp2(float x) { return Exp2(fmaxf(fminf(x, 0.0f), -126.0f)); }
 
+// cap tanh(x / cap), with an absolute error below 1e-6 cap: the soft cap of scores or logits.
+struct SoftCapOf {
+  float cap = 0;       // 0: none
+  float exponent = 0;  // of 2, for each unit of |x|
+
+  SoftCapOf() = default;
+  __host__ __device__ explicit SoftCapOf(float c)
+      : cap(c), exponent(c == 0 ? 0 : -2 * kLog2E / c) {}
+
+  // Infinities become the cap, NaN stays NaN.
+  __device__ float operator()(float x) const {
+    // tanh(|y|) = (1 - e) / (1 + e) with e = exp(-2 |y|) <= 1.
+    const float e = Exp2(fabsf(x) * exponent);
+    return copysignf(cap * __fdividef(1 - e, 1 + e), x);
+  }
+};
+
 // The maximum over the four lanes that hold a row of a matrix product's result.
 __device__ inline float QuadMax(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));

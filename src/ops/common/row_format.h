@@ -21,6 +21,8 @@ namespace litecache::ops {
 enum class RowEncoding : uint8_t { kBF16, kF32, kFp8, kInt8, kInt4 };
 
 inline constexpr int64_t kInt4Group = 64;
+// The largest head_dim that a GPU's kernels take.
+inline constexpr int64_t kMostHeadDimOnGpu = 512;
 
 std::string_view Name(RowEncoding encoding);  // "bf16", "f32", "fp8", "int8", "int4"
 

@@ -23,6 +23,14 @@ void Scale(Stream& stream, float factor, const MatrixView& x) {
                                    });
 }
 
+void ScaleBy(Stream& stream, const float* factor, const MatrixView& x) {
+  LC_CHECK(x.dtype == DType::kF32);
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::ScaleBy(stream, factor, x);
+  }
+  Scale(stream, *factor, x);
+}
+
 void AddScaled(Stream& stream, float factor, const MatrixView& x, const MatrixView& y) {
   LC_CHECK(x.dtype == DType::kF32 && y.dtype == DType::kF32);
   LC_CHECK(x.rows == y.rows && x.cols == y.cols, "x [{}, {}], y [{}, {}]", x.rows, x.cols, y.rows,

@@ -9,11 +9,13 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// y = factor * x (0: zeros, whatever x is), or with kAdd y += factor * x. y may be x.
+// y = factor * x (0: zeros, whatever x is), or with kAdd y += factor * x. y may be x. loaded: if
+// not null, the factor.
 template <bool kAdd, int kWidth>
-__global__ void ScaleKernel(float factor, const float* x, int64_t x_stride, float* y,
-                            int64_t y_stride, int64_t cols) {
+__global__ void ScaleKernel(float factor, const float* loaded, const float* x, int64_t x_stride,
+                            float* y, int64_t y_stride, int64_t cols) {
   LetNextKernelStart();
+  if (loaded != nullptr) factor = *loaded;
   WaitForKernelBefore();
   const int64_t r = blockIdx.x;
   for (int64_t c = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth; c < cols;
@@ -32,13 +34,14 @@ __global__ void ScaleKernel(float factor, const float* x, int64_t x_stride, floa
 }
 
 template <bool kAdd>
-void Launch(Stream& stream, float factor, const MatrixView& x, const MatrixView& y) {
+void Launch(Stream& stream, float factor, const float* loaded, const MatrixView& x,
+            const MatrixView& y) {
   if (y.rows == 0 || y.cols == 0) return;
   const auto launch = [&]<int kWidth>() {
     const int64_t pieces = (y.cols + kThreads * kWidth - 1) / (kThreads * kWidth);
     const dim3 grid(static_cast<unsigned>(y.rows),
                     static_cast<unsigned>(pieces < 64 ? pieces : 64));
-    LaunchOverlapping(AsCuda(stream), ScaleKernel<kAdd, kWidth>, grid, kThreads, 0, factor,
+    LaunchOverlapping(AsCuda(stream), ScaleKernel<kAdd, kWidth>, grid, kThreads, 0, factor, loaded,
                       x.Row<const float>(0), x.stride, y.Row<float>(0), y.stride, y.cols);
   };
   Aligned(x, 4) && Aligned(y, 4) ? launch.template operator()<4>()
@@ -48,11 +51,15 @@ void Launch(Stream& stream, float factor, const MatrixView& x, const MatrixView&
 }  // namespace
 
 void Scale(Stream& stream, float factor, const MatrixView& x) {
-  Launch<false>(stream, factor, x, x);
+  Launch<false>(stream, factor, nullptr, x, x);
+}
+
+void ScaleBy(Stream& stream, const float* factor, const MatrixView& x) {
+  Launch<false>(stream, 0, factor, x, x);
 }
 
 void AddScaled(Stream& stream, float factor, const MatrixView& x, const MatrixView& y) {
-  Launch<true>(stream, factor, x, y);
+  Launch<true>(stream, factor, nullptr, x, y);
 }
 
 }  // namespace litecache::ops::cuda

@@ -7,6 +7,7 @@
 namespace litecache::ops::cuda {
 
 void Scale(Stream& stream, float factor, const MatrixView& x);
+void ScaleBy(Stream& stream, const float* factor, const MatrixView& x);
 void AddScaled(Stream& stream, float factor, const MatrixView& x, const MatrixView& y);
 
 }  // namespace litecache::ops::cuda

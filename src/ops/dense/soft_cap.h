@@ -1,4 +1,4 @@
-// The soft cap of logits (Gemma 2).
+// The soft cap of logits (Gemma 2 and 4).
 #pragma once
 
 #include "base/matrix_view.h"
@@ -6,7 +6,7 @@
 
 namespace litecache::ops {
 
-// x = cap tanh(x / cap), cap > 0. x [T, n] f32. On the CPU only.
+// x = cap tanh(x / cap), cap > 0; infinities become the cap, NaN stays NaN. x [T, n] f32.
 void SoftCap(Stream& stream, float cap, const MatrixView& x);
 
 }  // namespace litecache::ops

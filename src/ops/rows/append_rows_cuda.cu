@@ -80,7 +80,7 @@ void AppendBf16Rows(Stream& stream, const StepView& step, int64_t kv_heads, cons
                     const MatrixView& k, const MatrixView& v) {
   LC_CHECK(AppendsBf16(table.format) && AppendsFrom(k) && AppendsFrom(v));
   const auto per_head = static_cast<int32_t>(table.format.head_dim / (kPiece / 2));
-  const bool many = k.rows * kv_heads >= kManyRows;
+  const bool many = k.rows * kv_heads >= kManyRows || per_head > 64;
   const int32_t warp_pieces = 32 * (many ? kManyPieces : per_head > 32 ? 2 : 1);
   const int32_t warp_heads = warp_pieces / per_head;
   const auto heads = static_cast<int32_t>(kv_heads);

@@ -18,7 +18,6 @@ namespace {
 // of the other format from there.
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
-constexpr int kMaxHeadDim = 256;
 
 __device__ float DecodeFp8(uint8_t code) {
   const uint32_t magnitude = code & 0x7fu;
@@ -102,14 +101,25 @@ __device__ void EncodePiece(RowEncoding from, const std::byte* row, RowEncoding 
   }
 }
 
-// Rows of kMaxHeadDim in f32, and in 4 bits: one of each per warp.
-struct RowBuffer {
-  int4 data[kWarps][kMaxHeadDim * 2 * 4 / 16];
-  int4 packed[kWarps][(kMaxHeadDim + kMaxHeadDim / 8) / 16];
+// A row in f32, and one in 4 bits, for each warp of a block, in its dynamic shared memory.
+struct RowBuffers {
+  int32_t row_bytes, packed_bytes;  // whole words of 16
 
-  __device__ std::byte* Mine() { return reinterpret_cast<std::byte*>(data[threadIdx.x / 32]); }
-  __device__ std::byte* MyPacked() {
-    return reinterpret_cast<std::byte*>(packed[threadIdx.x / 32]);
+  explicit RowBuffers(int64_t d)
+      : row_bytes(Words(RowFormat{RowEncoding::kF32, d}) + 16),  // or codes with their scales
+        packed_bytes(Words(RowFormat{RowEncoding::kInt4, d})) {}
+  size_t bytes() const { return kWarps * static_cast<size_t>(row_bytes + packed_bytes); }
+
+  __device__ std::byte* Mine() const {
+    extern __shared__ int4 row_buffers[];
+    return reinterpret_cast<std::byte*>(row_buffers) +
+           threadIdx.x / 32 * (row_bytes + packed_bytes);
+  }
+  __device__ std::byte* MyPacked() const { return Mine() + row_bytes; }
+
+ private:
+  static int32_t Words(const RowFormat& format) {
+    return static_cast<int32_t>((format.row_bytes() + 15) / 16 * 16);
   }
 };
 
@@ -166,12 +176,12 @@ __device__ void PackInt4(RowEncoding from, const std::byte* row, int d, std::byt
 
 // Writes the row in shared memory to `target`, by a warp; also its scales if they are kept apart
 // (otherwise null).
-__device__ void WriteRow(RowEncoding from, RowBuffer* buffer, RowEncoding to, int d, int row_bytes,
-                         std::byte* target, float* scales_apart) {
-  const std::byte* row = buffer->Mine();
+__device__ void WriteRow(RowEncoding from, const RowBuffers& buffers, RowEncoding to, int d,
+                         int row_bytes, std::byte* target, float* scales_apart) {
+  const std::byte* row = buffers.Mine();
   if (to == RowEncoding::kInt4) {
-    PackInt4(from, row, d, buffer->MyPacked());
-    CopyBytes(buffer->MyPacked(), target, row_bytes);
+    PackInt4(from, row, d, buffers.MyPacked());
+    CopyBytes(buffers.MyPacked(), target, row_bytes);
     return;
   }
   float scales[2] = {0, 0};
@@ -199,10 +209,10 @@ __device__ void WriteRow(RowEncoding from, RowBuffer* buffer, RowEncoding to, in
 
 __global__ void __launch_bounds__(kThreads)
     AppendRowsKernel(StepView step, int32_t kv_heads, TableAccess access, const float* k,
-                     int64_t k_stride, const float* v, int64_t v_stride, int32_t rows) {
+                     int64_t k_stride, const float* v, int64_t v_stride, int32_t rows,
+                     RowBuffers buffers) {
   LetNextKernelStart();
   WaitForKernelBefore();
-  __shared__ RowBuffer buffer;
   const int32_t item = static_cast<int32_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int32_t row = item / kv_heads, head = item % kv_heads;
   if (row >= rows) return;
@@ -212,7 +222,7 @@ __global__ void __launch_bounds__(kThreads)
   if (index < 0) return;
   const StepSequence& sequence = step.sequences[index];
   const auto d = static_cast<int32_t>(access.table.format.head_dim);
-  auto* staged = reinterpret_cast<float*>(buffer.Mine());
+  auto* staged = reinterpret_cast<float*>(buffers.Mine());
   for (int i = threadIdx.x % 32; i < d; i += 32) {
     staged[i] = k[row * k_stride + head * d + i];
     staged[d + i] = v[row * v_stride + head * d + i];
@@ -220,7 +230,7 @@ __global__ void __launch_bounds__(kThreads)
   __syncwarp();
   const int32_t token = sequence.past + row - sequence.first_row;
   const RowList target = access.List(sequence, list);
-  WriteRow(RowEncoding::kF32, &buffer, access.table.format.encoding, d, access.row_bytes,
+  WriteRow(RowEncoding::kF32, buffers, access.table.format.encoding, d, access.row_bytes,
            target.Row(access.RowOf(token)), target.Scales(access.RowOf(token)));
 }
 
@@ -242,10 +252,10 @@ __device__ TokenRange TokensOf(const StepSequence& sequence, const RowRange& ran
 }
 
 __global__ void __launch_bounds__(kThreads)
-    CopyRowsKernel(StepView step, TableAccess from, TableAccess to, RowRange range) {
+    CopyRowsKernel(StepView step, TableAccess from, TableAccess to, RowRange range,
+                   RowBuffers buffers) {
   LetNextKernelStart();
   WaitForKernelBefore();
-  __shared__ RowBuffer buffer;
   const auto head = static_cast<int32_t>(blockIdx.y), index = static_cast<int32_t>(blockIdx.z);
   if (index >= *step.count) return;
   const int32_t from_list = from.table.list_of_head[head], to_list = to.table.list_of_head[head];
@@ -263,14 +273,14 @@ __global__ void __launch_bounds__(kThreads)
       CopyBytes(row, written, from.row_bytes);
       continue;
     }
-    CopyBytes(row, buffer.Mine(), from.row_bytes);
+    CopyBytes(row, buffers.Mine(), from.row_bytes);
     const float* scales = source.Scales(from.RowOf(t));
     if (scales != nullptr && threadIdx.x % 32 < 2) {
-      reinterpret_cast<float*>(buffer.Mine() + from.row_bytes)[threadIdx.x % 32] =
+      reinterpret_cast<float*>(buffers.Mine() + from.row_bytes)[threadIdx.x % 32] =
           scales[threadIdx.x % 32];
     }
     __syncwarp();
-    WriteRow(encoding, &buffer, to.table.format.encoding, d, to.row_bytes, written,
+    WriteRow(encoding, buffers, to.table.format.encoding, d, to.row_bytes, written,
              target.Scales(to.RowOf(t)));
     __syncwarp();
   }
@@ -334,7 +344,7 @@ __global__ void __launch_bounds__(kLinkThreads)
 bool Serves(const RowTable& table) {
   return table.page_rows >= 1 && table.format.head_dim >= 2 && table.format.head_dim % 2 == 0 &&
          (table.format.encoding != RowEncoding::kInt4 || table.format.head_dim % 4 == 0) &&
-         table.format.head_dim <= kMaxHeadDim && table.list_of_head != nullptr &&
+         table.format.head_dim <= kMostHeadDimOnGpu && table.list_of_head != nullptr &&
          (!table.format.scales_apart || (table.format.has_scales() && table.scales_page_rows >= 1));
 }
 
@@ -342,7 +352,8 @@ bool Serves(const RowTable& table) {
 
 void AppendRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                 const MatrixView& k, const MatrixView& v) {
-  LC_CHECK(Serves(table), "rows of an even head_dim up to 256 (4 bits: multiples of 4)");
+  LC_CHECK(Serves(table), "rows of an even head_dim up to {} (4 bits: multiples of 4)",
+           kMostHeadDimOnGpu);
   LC_CHECK(k.cols == kv_heads * table.format.head_dim && v.cols == k.cols && k.rows == v.rows);
   if (table.lists == 0 || k.rows == 0) return;
   if (AppendsBf16(table.format) && AppendsFrom(k) && AppendsFrom(v)) {
@@ -351,14 +362,16 @@ void AppendRows(Stream& stream, const StepView& step, int64_t kv_heads, const Ro
   }
   LC_CHECK(k.dtype == DType::kF32 && v.dtype == DType::kF32);
   const int64_t blocks = (k.rows * kv_heads + kWarps - 1) / kWarps;
-  LaunchOverlapping(AsCuda(stream), AppendRowsKernel, static_cast<unsigned>(blocks), kThreads, 0,
-                    step, static_cast<int32_t>(kv_heads), TableAccess(table), k.Row<const float>(0),
-                    k.stride, v.Row<const float>(0), v.stride, static_cast<int32_t>(k.rows));
+  const RowBuffers buffers(table.format.head_dim);
+  LaunchOverlapping(AsCuda(stream), AppendRowsKernel, static_cast<unsigned>(blocks), kThreads,
+                    buffers.bytes(), step, static_cast<int32_t>(kv_heads), TableAccess(table),
+                    k.Row<const float>(0), k.stride, v.Row<const float>(0), v.stride,
+                    static_cast<int32_t>(k.rows), buffers);
 }
 
 void CopyRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& from,
               const RowTable& to, const RowRange& range, int32_t sms) {
-  LC_CHECK(Serves(from) && Serves(to), "rows of an even head_dim up to 256");
+  LC_CHECK(Serves(from) && Serves(to), "rows of an even head_dim up to {}", kMostHeadDimOnGpu);
   LC_CHECK(from.format.head_dim == to.format.head_dim);
   LC_CHECK(from.format.encoding != to.format.encoding ||
                (!from.format.scales_apart && !to.format.scales_apart),
@@ -381,8 +394,9 @@ void CopyRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowT
       std::clamp<int64_t>((tokens + kWarps - 1) / kWarps, 1, std::max<int64_t>(most / kv_heads, 1));
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(kv_heads),
                   static_cast<unsigned>(step.capacity));
-  LaunchOverlapping(AsCuda(stream), CopyRowsKernel, grid, kThreads, 0, step, TableAccess(from),
-                    TableAccess(to), range);
+  const RowBuffers buffers(from.format.head_dim);
+  LaunchOverlapping(AsCuda(stream), CopyRowsKernel, grid, kThreads, buffers.bytes(), step,
+                    TableAccess(from), TableAccess(to), range, buffers);
 }
 
 }  // namespace litecache::ops::cuda

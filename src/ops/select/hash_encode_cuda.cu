@@ -12,7 +12,8 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kMaxDim = 256;
+constexpr int kMaxDim = kMostHeadDimOnGpu;
+constexpr int kMostManyDim = 256;      // of HashEncodeKernel
 constexpr float kLargestNorm = 65504;  // largest f16
 // SMs that concurrent copies may occupy: blocks that wait for an SM would double a chunk's time.
 constexpr int kSmsOfCopies = 8;
@@ -254,7 +255,8 @@ void EncodeMany(CudaStream& stream, const StepView& step, const LiteCacheShape& 
 }
 
 // For one key per head, as in decode: each lane computes one bit, and loads its weights before the
-// key has arrived.
+// key has arrived. Also for many keys of wide heads, whose weights do not fit into registers:
+// blocks take them in turns.
 __global__ void __launch_bounds__(kThreads)
     HashEncodeOneKernel(const __grid_constant__ StepView step,
                         const __grid_constant__ LiteCacheShape shape,
@@ -277,7 +279,8 @@ __global__ void __launch_bounds__(kThreads)
   EncodeTarget target;
   if (!FindKeys(step, shape, layer, source, blockIdx.y, head, &target)) return;
   const int32_t block_bytes = 32 * (4 * words + (norms ? 2 : 0));
-  for (int32_t position = target.begin; position < target.end; ++position) {
+  for (int32_t position = target.begin + static_cast<int32_t>(blockIdx.z); position < target.end;
+       position += static_cast<int32_t>(gridDim.z)) {
     const int32_t page = position / layer.metadata.page_rows;
     std::byte* block = PageOf(*target.sequence, layer.metadata, target.list, page) +
                        int64_t{(position - page * layer.metadata.page_rows) / 32} * block_bytes;
@@ -318,8 +321,11 @@ void HashEncode(Stream& stream, const StepView& step, const LiteCacheShape& shap
   LC_CHECK(layer.metadata.page_rows % HashFormat::kBlockTokens == 0, "pages of {} tokens",
            layer.metadata.page_rows);
   const KeySource keys = KeysOf(shape, k);
-  if (k == nullptr && step.max_rows == 1) {
-    const dim3 grid(static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(step.capacity));
+  const bool one = k == nullptr && step.max_rows == 1;
+  if (one || shape.head_dim > kMostManyDim) {
+    constexpr int32_t kMostTurns = 256;
+    const dim3 grid(static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(step.capacity),
+                    static_cast<unsigned>(one ? 1 : std::min(step.max_rows, kMostTurns)));
     LaunchOverlapping(AsCuda(stream), HashEncodeOneKernel, grid, kThreads, 0, step, shape, layer,
                       keys, static_cast<int32_t>(format.words()), format.norms, weights);
     return;

@@ -5,7 +5,8 @@
 
 namespace litecache::ops::cuda {
 
-constexpr int kMaxHashWords = kChainWords;
+constexpr int kMaxHashWords = 64;
+static_assert(kMaxHashWords <= kChainWords);
 
 // The results of a chain's first kernel, for the next ones.
 struct HashQueries {

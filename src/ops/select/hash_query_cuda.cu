@@ -5,7 +5,7 @@
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr int kMaxHeadDim = 256;
+constexpr int kMaxHeadDim = kMostHeadDimOnGpu;
 constexpr int kInFlight = 32;  // weights that a lane loads before it uses the first
 
 // A warp hashes 32 bits of a query head.
@@ -52,7 +52,8 @@ __global__ void __launch_bounds__(kChainThreads, 3) HashQueryKernel(
     float square = 0;
     auto* own_query = reinterpret_cast<float*>(queries_of_warps[warp]);
     __syncwarp();
-    for (int32_t c = lane; c < kMaxHeadDim; c += 32) {
+    for (int32_t first = 0; first < d; first += 32) {
+      const int32_t c = first + lane;
       const float x = c < d ? q[c] : 0;
       own_query[c] = x;
       square = fmaf(x, x, square);

@@ -6,10 +6,8 @@
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr int kTile = 16;  // keys at a time
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kMaxDim = 256;
 constexpr float kLargestScale = 65504;  // of f16
 
 // A warp rounds a rotated key x [d] in shared memory, whose channels become codes, and writes it.
@@ -62,14 +60,18 @@ __device__ float CentreOf(const KeysLayout& layout, const BlockOf& block_of, int
 }
 
 // Keys of blocks with this role. Tiles begin at multiples of their size, so that all keys of one
-// have the same centre.
+// have the same centre. kMost: of head_dim.
+template <int kMost>
+constexpr int kTileOf = 16 * 256 / kMost;  // keys at a time
+template <int kMost>
 __global__ void __launch_bounds__(kThreads)
     KeysEncodeKernel(const __grid_constant__ StepView step,
                      const __grid_constant__ LiteCacheShape shape,
                      const __grid_constant__ LiteCacheLayer layer, const KeySource source,
                      const KeysLayout layout, Role role, const float* rotation) {
+  constexpr int kTile = kTileOf<kMost>;
   static_assert(kKeysBlock % kTile == 0);
-  __shared__ float keys[kTile][kMaxDim], rotated[kTile][kMaxDim], centre[kMaxDim];
+  __shared__ float keys[kTile][kMost], rotated[kTile][kMost], centre[kMost];
   EncodeTarget target;
   const int32_t head = blockIdx.y;
   if (!FindKeys(step, shape, layer, source, blockIdx.z, head, &target)) return;
@@ -117,14 +119,14 @@ __global__ void __launch_bounds__(kThreads)
 
 // For one key per head, as in decode: a thread has a channel, and loads its column of the rotation
 // before the key has arrived. A block's keys are in order: each has the centre it needs.
-__global__ void __launch_bounds__(kThreads)
+template <int kMost>
+__global__ void __launch_bounds__(kMost)
     KeysEncodeOneKernel(const __grid_constant__ StepView step,
                         const __grid_constant__ LiteCacheShape shape,
                         const __grid_constant__ LiteCacheLayer layer, const KeySource source,
                         const KeysLayout layout, const float* rotation) {
-  static_assert(kThreads == kMaxDim);
   constexpr int kAhead = 64;
-  __shared__ float key[kMaxDim], rotated[kMaxDim];
+  __shared__ float key[kMost], rotated[kMost];
   const int32_t d = shape.head_dim, channel = threadIdx.x;
   const float* column = rotation + channel;
   float ahead[kAhead];
@@ -171,24 +173,29 @@ __global__ void __launch_bounds__(kThreads)
 void KeysEncode(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                 const LiteCacheLayer& layer, const KeysFormat& format, const float* rotation,
                 const MatrixView* k) {
-  LC_CHECK(shape.head_dim == format.head_dim && shape.head_dim <= kMaxDim &&
+  LC_CHECK(shape.head_dim == format.head_dim && shape.head_dim <= kMostHeadDimOnGpu &&
                (format.bits == 2 || format.bits == 4),
            "head_dim {}, {} bits of {}", shape.head_dim, format.bits, format.head_dim);
   LC_CHECK(layer.metadata.page_rows % kKeysBlock == 0, "pages of {} tokens",
            layer.metadata.page_rows);
   const KeySource keys = KeysOf(shape, k);
-  if (k == nullptr && step.max_rows == 1) {
-    const dim3 heads(static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(step.capacity));
-    LaunchOverlapping(AsCuda(stream), KeysEncodeOneKernel, heads, kThreads, 0, step, shape, layer,
-                      keys, LayoutOf(format), rotation);
-    return;
-  }
-  const dim3 grid = EncodeGrid(step, shape, keys, kTile);
-  for (const Role role : {Role::kFirst, Role::kCentre, Role::kOther}) {
-    KeysEncodeKernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(
-        step, shape, layer, keys, LayoutOf(format), role, rotation);
-    LC_CUDA_LAUNCHED();
-  }
+  const auto encode = [&](auto most) {
+    constexpr int kMost = decltype(most)::value;
+    if (k == nullptr && step.max_rows == 1) {
+      const dim3 heads(static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(step.capacity));
+      LaunchOverlapping(AsCuda(stream), KeysEncodeOneKernel<kMost>, heads, kMost, 0, step, shape,
+                        layer, keys, LayoutOf(format), rotation);
+      return;
+    }
+    const dim3 grid = EncodeGrid(step, shape, keys, kTileOf<kMost>);
+    for (const Role role : {Role::kFirst, Role::kCentre, Role::kOther}) {
+      KeysEncodeKernel<kMost><<<grid, kThreads, 0, AsCuda(stream).handle()>>>(
+          step, shape, layer, keys, LayoutOf(format), role, rotation);
+      LC_CUDA_LAUNCHED();
+    }
+  };
+  shape.head_dim <= 256 ? encode(std::integral_constant<int, 256>())
+                        : encode(std::integral_constant<int, kMostHeadDimOnGpu>());
 }
 
 }  // namespace litecache::ops::cuda

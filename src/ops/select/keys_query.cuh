@@ -6,7 +6,7 @@
 
 namespace litecache::ops::cuda {
 
-constexpr int kMaxKeysDim = kChainThreads;
+constexpr int kMaxKeysDim = 2 * kChainThreads;
 
 // The results of a chain's first kernel, for the next ones; all 0 beyond the group.
 struct KeysQueries {

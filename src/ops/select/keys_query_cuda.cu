@@ -5,13 +5,12 @@
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr int kInFlight = 64;                          // factors that a thread loads at once
-constexpr int kMostWords = kChainWords / 2;            // of a key: 4 bits of 256 channels
-constexpr int kWordsAWarp = kMostWords / kChainWarps;  // of a token of the first block
+constexpr int kInFlight = 64;  // factors that a thread loads at once
 constexpr int32_t kFloatsALine = 128 / sizeof(float);
 
+template <int kMost>
 struct QueryShared {
-  float4 query[kMaxKeysDim / 4];
+  float4 query[kMost / 4];
   float parts[kChainThreads];
   uint32_t bytes[kChainWords];
   float warp_largest[kChainWarps];
@@ -19,13 +18,20 @@ struct QueryShared {
   int32_t products[kKeysBlock];  // of the first block's keys
 };
 
-// A block rotates a query head; a thread has a channel, or a part of its sum: beside products,
-// which keep the memory busy, a load takes microseconds, so that all of them are in flight at once.
-__global__ void __launch_bounds__(kChainThreads, 3) KeysQueryKernel(
-    const __grid_constant__ StepView step, const __grid_constant__ LiteCacheShape shape,
-    const __grid_constant__ LiteCacheLayer layer, const __grid_constant__ SelectSource source,
-    const __grid_constant__ Chain chain, const KeysLayout layout, const float* const rotation) {
-  __shared__ QueryShared shared;
+// A block rotates a query head; a thread has a channel, or a part of its sum, or two channels:
+// beside products, which keep the memory busy, a load takes microseconds, so that all of them are
+// in flight at once. kMost: of head_dim.
+template <int kMost>
+__global__ void __launch_bounds__(kChainThreads, kMost <= kChainThreads ? 3 : 1)
+    KeysQueryKernel(const __grid_constant__ StepView step,
+                    const __grid_constant__ LiteCacheShape shape,
+                    const __grid_constant__ LiteCacheLayer layer,
+                    const __grid_constant__ SelectSource source,
+                    const __grid_constant__ Chain chain, const KeysLayout layout,
+                    const float* const rotation) {
+  constexpr int kWordsAWarp = kMost / 8 / kChainWarps;  // of a token of the first block, in 4 bits
+  constexpr int kTurns = kMost / kChainThreads;         // of a thread, each for a channel
+  __shared__ QueryShared<kMost> shared;
   const auto pair = static_cast<int32_t>(blockIdx.y);
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const int32_t lane = thread % 32, warp = thread / 32;
@@ -74,43 +80,59 @@ __global__ void __launch_bounds__(kChainThreads, 3) KeysQueryKernel(
       continue;
     }
     __syncthreads();  // all have read the previous head's
-    reinterpret_cast<float*>(shared.query)[thread] = thread < d ? target.q[j * d + thread] : 0;
+    for (int32_t i = thread; i < kMost; i += kChainThreads) {
+      reinterpret_cast<float*>(shared.query)[i] = i < d ? target.q[j * d + i] : 0;
+    }
     if (thread < kKeysBlock) shared.products[thread] = 0;
     __syncthreads();
-    float x = 0;
-    if (column < d) {
-      for (int32_t c0 = part * a_part; c0 < part_end; c0 += kInFlight) {
-        float factor[kInFlight];
+    float rotated[kTurns] = {}, most_of_thread = 0;
+#pragma unroll 1
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int32_t own = column + turn * kChainThreads;
+      float x = 0;
+      if (own < d) {
+        for (int32_t c0 = part * a_part; c0 < part_end; c0 += kInFlight) {
+          float factor[kInFlight];
 #pragma unroll
-        for (int i = 0; i < kInFlight; ++i) {
-          factor[i] = c0 + i < part_end ? __ldg(rotation + (c0 + i) * layout.stride + column) : 0;
-        }
+          for (int i = 0; i < kInFlight; ++i) {
+            factor[i] = c0 + i < part_end ? __ldg(rotation + (c0 + i) * layout.stride + own) : 0;
+          }
 #pragma unroll
-        for (int i = 0; i < kInFlight; i += 4) {
-          const float4 q = shared.query[(c0 + i) / 4];
-          x = fmaf(factor[i], q.x, x);
-          x = fmaf(factor[i + 1], q.y, x);
-          x = fmaf(factor[i + 2], q.z, x);
-          x = fmaf(factor[i + 3], q.w, x);
+          for (int i = 0; i < kInFlight; i += 4) {
+            const float4 q = shared.query[(c0 + i) / 4];
+            x = fmaf(factor[i], q.x, x);
+            x = fmaf(factor[i + 1], q.y, x);
+            x = fmaf(factor[i + 2], q.z, x);
+            x = fmaf(factor[i + 3], q.w, x);
+          }
         }
       }
+      if (parts > 1) {
+        shared.parts[thread] = x;
+        __syncthreads();
+        for (int32_t p = 1; part == 0 && p < parts; ++p) x += shared.parts[p * columns + column];
+        if (part > 0) x = 0;
+      }
+      (turn == 0 ? rotated[0] : rotated[kTurns - 1]) = x;
+      most_of_thread = fmaxf(most_of_thread, isfinite(x) ? fabsf(x) : INFINITY);
     }
-    if (parts > 1) {
-      shared.parts[thread] = x;
-      __syncthreads();
-      for (int32_t p = 1; part == 0 && p < parts; ++p) x += shared.parts[p * columns + column];
-      if (part > 0) x = 0;
-    }
-    const float of_warp = WarpMax(isfinite(x) ? fabsf(x) : INFINITY);
+    const float of_warp = WarpMax(most_of_thread);
     if (lane == 0) shared.warp_largest[warp] = of_warp;
     __syncthreads();
     float largest = 0;
 #pragma unroll
     for (int i = 0; i < kChainWarps; ++i) largest = fmaxf(largest, shared.warp_largest[i]);
     const bool counts = largest >= 1e-30f && largest < INFINITY;
-    const int32_t byte = counts ? __float2int_rn(x * (127 / largest)) : 0;
-    reinterpret_cast<int8_t*>(shared.bytes)[thread] = static_cast<int8_t>(byte);
-    const int32_t sum_of_warp = __reduce_add_sync(kFullMask, byte);
+    int32_t bytes = 0;  // their sum
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int32_t byte = counts ? __float2int_rn(rotated[turn] * (127 / largest)) : 0;
+      reinterpret_cast<int8_t*>(shared.bytes)[turn * kChainThreads + thread] =
+          static_cast<int8_t>(byte);
+      bytes += byte;
+    }
+    if (thread < kChainWords - kMost / 4) shared.bytes[kMost / 4 + thread] = 0;
+    const int32_t sum_of_warp = __reduce_add_sync(kFullMask, bytes);
     if (lane == 0) shared.warp_sums[warp] = sum_of_warp;
     __syncthreads();
     if (thread < kChainWords) queries.bytes[j * kChainWords + thread] = shared.bytes[thread];
@@ -152,8 +174,10 @@ void BeginKeysSelect(CudaStream& stream, const StepView& step, const LiteCacheSh
   LC_CHECK(shape.head_dim <= kMaxKeysDim, "head_dim {}", shape.head_dim);
   const dim3 grid(static_cast<unsigned>(std::min<int64_t>(ChainGroup(shape.group), 16)),
                   static_cast<unsigned>(step.capacity * shape.kv_heads));
-  LaunchOverlapping(stream, KeysQueryKernel, grid, kChainThreads, 0, step, shape, layer, source,
-                    chain, layout, rotation);
+  const auto kernel = shape.head_dim <= kChainThreads ? KeysQueryKernel<kChainThreads>
+                                                      : KeysQueryKernel<kMaxKeysDim>;
+  LaunchOverlapping(stream, kernel, grid, kChainThreads, 0, step, shape, layer, source, chain,
+                    layout, rotation);
 }
 
 }  // namespace litecache::ops::cuda

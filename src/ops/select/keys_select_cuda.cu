@@ -38,8 +38,10 @@ void KeysSelect(Stream& stream, const StepView& step, const LiteCacheShape& shap
       score(bits, std::integral_constant<int, 64>());
     } else if (shape.head_dim <= 128) {
       score(bits, std::integral_constant<int, 128>());
-    } else {
+    } else if (shape.head_dim <= 256) {
       score(bits, std::integral_constant<int, 256>());
+    } else {
+      score(bits, std::integral_constant<int, 512>());
     }
   };
   if (format.bits == 4) {

@@ -23,8 +23,9 @@ __device__ __forceinline__ void AddByteProducts(int32_t (&d)[4], uint32_t a0, ui
 // one product, 4 g + 2 and 4 g + 3 in another. Its bytes are in the order in which a lane has them:
 // of word 4 i + c of its tokens, two times four channels.
 //
-// For groups of one quad the first kernel keeps the products for the second, whole numbers of 20
-// bits: the low halves in the memory of the keys and of the listed keys, the rest in its own.
+// For groups of one quad and up to 256 channels the first kernel keeps the products for the second,
+// whole numbers of 20 bits: the low halves in the memory of the keys and of the listed keys, the
+// rest in its own.
 //
 // kDim: most channels, a multiple of 64.
 template <int kBits, int kDim, int kQuads>
@@ -36,9 +37,9 @@ struct KeysSoftmax : ChainSoftmax<0, kQuads> {
   static constexpr int kLoads = kDim * kBits / 128;    // of four words of a token
   static constexpr int kPerLoad = kDim / 32 / kLoads;  // products of 32 channels
   // Of a third block of threads on an SM, or more data in flight, the registers hold one.
-  static constexpr int kBlocksAnSm = kDim <= 128 ? 3 : 2;
+  static constexpr int kBlocksAnSm = kDim <= 128 ? 3 : kDim <= 256 ? 2 : 1;
   static constexpr int kHeld = kLoads <= 2 ? 2 : 1;
-  static constexpr bool kDoneEarly = true, kLocatesAgain = kQuads > 1;
+  static constexpr bool kDoneEarly = true, kLocatesAgain = kQuads > 1 || kDim > 256;
   static constexpr int kFloats = 3;  // KeysQueries' factors, sums and first
   static constexpr int32_t kMask = kBits == 4 ? 0x0f0f0f0f : 0x03030303;
   static constexpr int kRow = kDim / 4 + 8;  // 8: heads are in different banks

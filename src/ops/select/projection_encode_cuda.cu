@@ -7,7 +7,7 @@ namespace {
 constexpr int kTile = 16;  // keys at a time
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kMaxDim = 256;
+constexpr int kMaxDim = kMostHeadDimOnGpu;
 
 __device__ __forceinline__ uint32_t Bf16Bits(float x) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(x));

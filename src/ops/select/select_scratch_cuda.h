@@ -15,7 +15,7 @@ int64_t BoundsBlocks(int64_t max_context);
 
 constexpr int32_t kChainItem = 1024;  // tokens that a block processes at a time
 constexpr int32_t kCoarseBins = 2048, kFineBins = 512;
-constexpr int32_t kChainWords = 64;     // most words of a code
+constexpr int32_t kChainWords = 128;    // most words of a code
 constexpr int32_t kChainPairWords = 8;  // size of a ChainPair
 constexpr int32_t kChainShareWords = 8;
 constexpr int32_t kMaxChainBlocks = 512;  // most blocks of a kernel over items

@@ -7,7 +7,8 @@
 // square: it crosses every vertical and every diagonal stripe. At the ends of chunk and context the
 // mean is that of the scores that exist, and a square without any has no share. The softmax over
 // these means, summed over the squares of a pair of blocks, is the pair's estimated share of the
-// attention. Blocks are then kept by share, largest first, until their sum reaches `mass`.
+// attention. A cap of scores caps their means. Blocks are then kept by share, largest first, until
+// their sum reaches `mass`.
 #pragma once
 
 #include <cstdint>
@@ -28,11 +29,11 @@ struct ChosenBlocks {
 };
 
 // Chooses the blocks of one sequence's chunk for all query heads. The sequence's pages hold the
-// rows of the new tokens already. q as Attention() takes it; scale: Softmax::scale. whole_end: the
-// last block of queries keeps all rows (the end of a prompt). On a CPU stream.
+// rows of the new tokens already. q as Attention() takes it; softmax: without regard to sinks.
+// whole_end: the last block of queries keeps all rows (the end of a prompt). On a CPU stream.
 void ChooseBlocks(Stream& stream, const KvGeometry& geometry, const KvSequence& sequence,
-                  const MatrixView& q, int64_t q_heads, float scale, double mass, bool whole_end,
-                  ChosenBlocks* out);
+                  const MatrixView& q, int64_t q_heads, const Softmax& softmax, double mass,
+                  bool whole_end, ChosenBlocks* out);
 
 // Bytes of scratch that ChooseBlocks takes for a chunk of `rows` tokens that ends a context of
 // `context`.

@@ -7,6 +7,7 @@
 #include "device/cpu/cpu_device.h"
 #include "ops/attention/kv_rows_cpu.h"
 #include "ops/common/scratch.h"
+#include "ops/dense/soft_cap_cpu.h"
 #include "ops/linear/linear_cpu.h"
 #include "ops/sparse_prefill/sparse_prefill.h"
 
@@ -44,7 +45,7 @@ struct Chunk {
   const KvGeometry& geometry;
   const KvSequence& sequence;
   MatrixView q;
-  float scale;
+  Softmax softmax;
   double mass;
   bool whole_end;
   Sizes sizes;
@@ -94,13 +95,14 @@ void AddShares(const Chunk& c, int64_t square, float* scores, float* shares) {
   } else {
     --seen;
   }
-  float highest = -kLargest;
   for (int64_t i = 0; i < seen; ++i) {
     // Finite, and no NaN: infinities must not meet in a difference.
-    const float mean = scores[i] * c.scale / static_cast<float>(queries);
+    const float mean = scores[i] * c.softmax.scale / static_cast<float>(queries);
     scores[i] = std::max(-kLargest, std::min(mean, kLargest));
-    highest = std::max(highest, scores[i]);
   }
+  if (c.softmax.cap != 0) cpu::SoftCap(scores, seen, c.softmax.cap);
+  float highest = -kLargest;
+  for (int64_t i = 0; i < seen; ++i) highest = std::max(highest, scores[i]);
   double total = 0;
   for (int64_t i = 0; i < seen; ++i) {
     scores[i] = std::exp(scores[i] - highest);
@@ -181,8 +183,8 @@ void Score(ThreadPool& pool, const Chunk& c, int64_t head, float* scores) {
 }  // namespace
 
 void ChooseBlocks(Stream& stream, const KvGeometry& geometry, const KvSequence& sequence,
-                  const MatrixView& q, int64_t q_heads, float scale, double mass, bool whole_end,
-                  ChosenBlocks* out) {
+                  const MatrixView& q, int64_t q_heads, const Softmax& softmax, double mass,
+                  bool whole_end, ChosenBlocks* out) {
   static thread_local cpu::Scratch score_scratch, share_scratch, order_scratch;
   const int64_t context = sequence.past + sequence.rows;
   LC_CHECK(q_heads >= 1 && q_heads % geometry.kv_heads == 0 && q.dtype == DType::kF32 &&
@@ -194,7 +196,7 @@ void ChooseBlocks(Stream& stream, const KvGeometry& geometry, const KvSequence& 
   const Chunk c{.geometry = geometry,
                 .sequence = sequence,
                 .q = q,
-                .scale = scale,
+                .softmax = softmax,
                 .mass = mass,
                 .whole_end = whole_end,
                 .sizes = Sizes(geometry, q_heads, sequence.rows, context)};

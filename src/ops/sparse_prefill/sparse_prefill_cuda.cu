@@ -141,7 +141,8 @@ struct Choice {
   int32_t columns, squares, query_rows;
   int32_t first_block, blocks_here, query_blocks;  // of queries
   int32_t kv_head, row_blocks, words;
-  float factor;  // of a sum of 16 scores, for units of log2 e
+  float factor;   // of a sum of 16 scores, for units of log2 e
+  SoftCapOf cap;  // of their means, in these units
   float mass;
   bool whole_end;
   uint32_t* bits;
@@ -170,10 +171,12 @@ struct Square {
 
   // Which pairs of an antidiagonal exist: queries behind the chunk and rows behind the context do
   // not.
-  __device__ float Score(int32_t column, float factor) const {
+  __device__ float Score(int32_t column, float factor, const SoftCapOf& cap) const {
     const int there = min(kSide, context - column * kSide) - missing;
-    if (there == kSide) return scores[column] * factor;
-    return there > 0 ? scores[column] * factor * kSide / there : -INFINITY;
+    if (there <= 0) return -INFINITY;
+    float score = scores[column] * factor;
+    if (there < kSide) score = score * kSide / there;
+    return cap.cap == 0 ? score : cap(score);
   }
 };
 
@@ -203,7 +206,7 @@ __global__ void __launch_bounds__(kThreads) ChooseKernel(const __grid_constant__
     const Square s = square(i);
     float maximum = -kLargestScore, sum = 0;
     for (int32_t c = lane; c < s.visible; c += 32) {
-      const float score = fminf(s.Score(c, p.factor), kLargestScore);
+      const float score = fminf(s.Score(c, p.factor, p.cap), kLargestScore);
       if (score > maximum) {
         sum *= Exp2(maximum - score);
         maximum = score;
@@ -237,7 +240,7 @@ __global__ void __launch_bounds__(kThreads) ChooseKernel(const __grid_constant__
       const Square s = square(i);
       const int32_t stop = min((b + 1) * kRowSquares, s.visible);
       for (int32_t c = b * kRowSquares; c < stop; ++c) {
-        share += CarefulExp2(s.Score(c, p.factor) - maxima[i]) * inverses[i];
+        share += CarefulExp2(s.Score(c, p.factor, p.cap) - maxima[i]) * inverses[i];
       }
     }
     const bool forced = all || b == 0 || b >= own;
@@ -310,8 +313,8 @@ size_t SparsePrefillBytes(int64_t kv_heads, int64_t q_heads, int64_t head_dim, i
 
 DeviceKeptBlocks ChooseBlocks(Stream& stream, const StepView& step, int64_t kv_heads,
                               const RowTable& table, std::span<const int32_t> heads,
-                              const MatrixView& q, int64_t q_heads, float scale, double mass,
-                              bool whole_end, void* memory) {
+                              const MatrixView& q, int64_t q_heads, const Softmax& softmax,
+                              double mass, bool whole_end, void* memory) {
   LC_CHECK(step.capacity == 1 && SparsePrefillServes(table.format) && q.dtype == DType::kF32);
   const int64_t group = q_heads / kv_heads, head_dim = table.format.head_dim;
   const int32_t rows = step.max_rows, context = step.max_context;
@@ -357,7 +360,8 @@ DeviceKeptBlocks ChooseBlocks(Stream& stream, const StepView& step, int64_t kv_h
                              .kv_head = head,
                              .row_blocks = sizes.blocks,
                              .words = sizes.words,
-                             .factor = scale * kLog2E / kSide,
+                             .factor = softmax.scale * kLog2E / kSide,
+                             .cap = SoftCapOf(softmax.cap * kLog2E),
                              .mass = static_cast<float>(mass),
                              .whole_end = whole_end,
                              .bits = m.bits,

@@ -96,7 +96,7 @@ __device__ __forceinline__ void ExpandCodes(const uint4& codes, float scale, Row
 }
 
 // Dequantizes up to kBatches batches of rows whose scales are apart; scales(i): row i's. head_dim
-// is a multiple of 16: a lane has 16 codes.
+// is a multiple of 16: a lane has 16 codes, of a head_dim above 256 in two turns.
 template <RowEncoding kEncoding, int kBatches, class Source, class Scales, class Target>
 __device__ __forceinline__ void ExpandRows(int32_t rows, int32_t d, RowEncoding to,
                                            const Source& source, const Scales& scales,
@@ -114,44 +114,50 @@ __device__ __forceinline__ void ExpandRows(int32_t rows, int32_t d, RowEncoding 
     return;
   }
   const int32_t batch = CodeRowsABatch(d), lanes = 2 * d / 16;
-  const int32_t own_row = lane / lanes, part = lane - own_row * lanes;
-  const bool has_codes = own_row < batch;
-  uint4 codes[kBatches];
+  const int32_t own_row = lane / lanes;
+  if (own_row >= batch) return;
+#pragma unroll 1
+  for (int32_t part = lane - own_row * lanes; part < lanes; part += 32) {
+    uint4 codes[kBatches];
 #pragma unroll
-  for (int r = 0; r < kBatches; ++r) {
-    if (r * batch + own_row >= rows || !has_codes) continue;
-    codes[r] = __ldcg(reinterpret_cast<const uint4*>(source(r * batch + own_row)) + part);
-  }
+    for (int r = 0; r < kBatches; ++r) {
+      if (r * batch + own_row >= rows) continue;
+      codes[r] = __ldcg(reinterpret_cast<const uint4*>(source(r * batch + own_row)) + part);
+    }
 #pragma unroll
-  for (int r = 0; r < kBatches; ++r) {
-    const int32_t row = r * batch + own_row;
-    if (row >= rows || !has_codes) continue;
-    const float2 scale = scales(row);
-    ExpandCodes<kEncoding>(codes[r], 16 * part < d ? scale.x : scale.y, to, target(row), part);
+    for (int r = 0; r < kBatches; ++r) {
+      const int32_t row = r * batch + own_row;
+      if (row >= rows) continue;
+      const float2 scale = scales(row);
+      ExpandCodes<kEncoding>(codes[r], 16 * part < d ? scale.x : scale.y, to, target(row), part);
+    }
   }
 }
 
 // Copies up to kBatches batches of rows whose scales are apart to targets from CodePage::Codes, in
-// the code order of cached slots. head_dim is a multiple of 16: a lane has 16 codes.
+// the code order of cached slots. head_dim is a multiple of 16: lanes as in ExpandRows.
 template <int kBatches, class Source, class Target>
 __device__ __forceinline__ void CopyCodes(int32_t rows, int32_t d, const Source& source,
                                           const Target& target) {
   const int32_t lane = threadIdx.x % 32;
   const int32_t batch = CodeRowsABatch(d), lanes = 2 * d / 16;
-  const int32_t own_row = lane / lanes, part = lane - own_row * lanes;
+  const int32_t own_row = lane / lanes;
   if (own_row >= batch) return;
-  uint4 codes[kBatches];
+#pragma unroll 1
+  for (int32_t part = lane - own_row * lanes; part < lanes; part += 32) {
+    uint4 codes[kBatches];
 #pragma unroll
-  for (int r = 0; r < kBatches; ++r) {
-    const int32_t row = r * batch + own_row;
-    if (row < rows) codes[r] = __ldcg(reinterpret_cast<const uint4*>(source(row)) + part);
-  }
-  const bool key = 16 * part < d;
+    for (int r = 0; r < kBatches; ++r) {
+      const int32_t row = r * batch + own_row;
+      if (row < rows) codes[r] = __ldcg(reinterpret_cast<const uint4*>(source(row)) + part);
+    }
+    const bool key = 16 * part < d;
 #pragma unroll
-  for (int r = 0; r < kBatches; ++r) {
-    const int32_t row = r * batch + own_row;
-    if (row >= rows) continue;
-    *CodeChunk(target(row), part) = key ? OrderKeyCodes(codes[r]) : OrderValueCodes(codes[r]);
+    for (int r = 0; r < kBatches; ++r) {
+      const int32_t row = r * batch + own_row;
+      if (row >= rows) continue;
+      *CodeChunk(target(row), part) = key ? OrderKeyCodes(codes[r]) : OrderValueCodes(codes[r]);
+    }
   }
 }
 
@@ -256,7 +262,7 @@ __device__ __forceinline__ void MoveSome(int32_t rows, const RowFormat& from, co
 
 // Checks that a transfer supports the formats.
 inline void CheckMove(const RowFormat& from, const RowFormat& to) {
-  LC_CHECK(from.head_dim == to.head_dim && from.head_dim >= 1 && from.head_dim <= 256,
+  LC_CHECK(from.head_dim == to.head_dim && from.head_dim >= 1 && from.head_dim <= kMostHeadDimOnGpu,
            "head_dim {} and {}", from.head_dim, to.head_dim);
   LC_CHECK(from.encoding == to.encoding || (from.quantized() && !to.quantized()),
            "rows are copied, or expanded from a quantized format");

@@ -49,6 +49,13 @@ TEST_P(WindowedLives, SeeWindowsAndWhatThePolicyKeeps) {
                   .dtype = Pick(random, {DType::kF32, DType::kBF16}),
                   .window = Pick<int64_t>(random, {1, 2, 15, 16, 17, 64, 200})};
     for (int64_t i = 0; i < layout.layers; ++i) layout.windowed.push_back(random() % 3 != 0);
+    if (round % 3 == 0) {  // heads of two sizes
+      layout.window_head_dim = layout.head_dim;
+      layout.window_kv_heads = layout.kv_heads;
+      layout.head_dim = Pick<int64_t>(random, {40, 320, 512});
+      layout.kv_heads = Pick<int64_t>(random, {1, layout.kv_heads});
+    }
+    const float cap = Pick(random, {0.0f, 0.0f, 1.5f});
     KvOptions options = Policy(Pick<std::string>(random, {"full", "streaming", "litecache"}));
     const bool streaming = options.policy == "streaming";
     const int64_t sink = 3, recent = 33;
@@ -56,7 +63,8 @@ TEST_P(WindowedLives, SeeWindowsAndWhatThePolicyKeeps) {
     if (options.policy == "litecache") options.budget = {.share = 1}, options.host_rows = "full";
     SCOPED_TRACE(::testing::Message()
                  << options.policy << ", layers " << layout.layers << ", " << layout.whole_layers()
-                 << " of them whole, window " << layout.window << ", head_dim " << layout.head_dim);
+                 << " of them whole, window " << layout.window << ", head_dim " << layout.head_dim
+                 << " and " << layout.window_head_dim << ", cap " << cap);
     const auto plan = MakeCachePlan(layout, options, nullptr, device_type());
     PolicyOracle oracle(
         *plan,
@@ -64,6 +72,7 @@ TEST_P(WindowedLives, SeeWindowsAndWhatThePolicyKeeps) {
           return !streaming || seen < sink || seen > token - recent;
         },
         random(), kPlenty, std::nullopt, device());
+    oracle.Cap(cap);
     oracle.RunLife(cuda ? 30 : 60, cuda ? 700 : 90);
   }
 }

@@ -11,5 +11,7 @@ using HopperLaunch = void(CudaStream& stream, const StepView& step, int64_t kv_h
                           const RowTable& table, const AttentionOperands& operands);
 
 HopperLaunch HopperAttention64, HopperAttention128, HopperAttention256;
+// With a cap of scores, which the others do not take.
+HopperLaunch HopperAttention128Capped, HopperAttention256Capped;
 
 }  // namespace litecache::ops::cuda

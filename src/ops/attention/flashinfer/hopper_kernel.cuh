@@ -33,14 +33,25 @@ constexpr uint64_t kBase = 4096;
 
 struct Scores {
   float scale = 0;  // in units of log2 e
+  float cap = 0;    // in the same units
 };
 
+// Scores with a cap become hyperbolic tangents, whose scale is the cap. Kernels without one do not
+// have the arithmetic at all: registers are scarce.
+template <bool kCapped>
 struct HopperSoftmax {
   float scale;
+  SoftCapOf tangent;
 
   template <typename Params, typename Tile>
   __device__ HopperSoftmax(const Params& params, const Tile&)
-      : scale(params.additional_params.scale) {}
+      : scale(params.additional_params.scale) {
+    if constexpr (kCapped) {
+      tangent.cap = 1;
+      tangent.exponent = SoftCapOf(params.additional_params.cap).exponent * scale;
+      scale = params.additional_params.cap;
+    }
+  }
   template <int kRows>
   __device__ auto GetAttentionUpdater() {
     return flashinfer::OnlineSoftmax<kRows, true>(scale);
@@ -48,17 +59,19 @@ struct HopperSoftmax {
   template <typename Params, typename T>
   __device__ T LogitsTransform(const Params&, T score, uint32_t, uint32_t, uint32_t, uint32_t,
                                uint32_t) {
+    if constexpr (kCapped) return tangent(score);
     return score;
   }
 };
 
 // Tile shapes are FlashInfer's choice for causal attention.
-template <int kHeadDim>
+template <int kHeadDim, bool kCapped>
 struct HopperShape {
   static constexpr int kQueries = kHeadDim == 64 ? 192 : 128;
   static constexpr int kRows = kHeadDim == 256 ? 64 : 128;
-  using Traits = flashinfer::AttentionKernelTraits<true, kHeadDim, kHeadDim, kQueries, kRows, 2,
-                                                   Value, Value, Value, int32_t, HopperSoftmax>;
+  using Traits =
+      flashinfer::AttentionKernelTraits<true, kHeadDim, kHeadDim, kQueries, kRows, 2, Value, Value,
+                                        Value, int32_t, HopperSoftmax<kCapped>>;
 };
 
 // A block attends one tile of one query head: heads are adjacent in the grid, tiles with the most
@@ -121,9 +134,9 @@ struct StepTiles {
 
 // One warp loads tiles of queries, K and V into shared memory: each lane issues the load of a box
 // of rows within one page.
-template <int kHeadDim>
+template <int kHeadDim, bool kCapped>
 struct PagedRows {
-  using Traits = typename HopperShape<kHeadDim>::Traits;
+  using Traits = typename HopperShape<kHeadDim, kCapped>::Traits;
   using MainloopPipeline = typename Traits::MainloopPipeline;
   using PipelineState = typename MainloopPipeline::PipelineState;
   static constexpr bool USE_TMA_LOAD_KV = true;
@@ -344,12 +357,12 @@ inline CUtensorMap MakeMap(void* base, std::initializer_list<uint64_t> sizes,
 }
 
 // The bf16 queries must be in operands.out.
-template <int kHeadDim>
+template <int kHeadDim, bool kCapped = false>
 void LaunchHopper(CudaStream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                   const AttentionOperands& operands) {
-  using Shape = HopperShape<kHeadDim>;
+  using Shape = HopperShape<kHeadDim, kCapped>;
   using Traits = typename Shape::Traits;
-  using Rows = PagedRows<kHeadDim>;
+  using Rows = PagedRows<kHeadDim, kCapped>;
   using Outputs = DirectOutputs<Traits>;
   using Tiles = StepTiles<Shape::kQueries>;
   const MatrixView& out = operands.out;
@@ -358,7 +371,8 @@ void LaunchHopper(CudaStream& stream, const StepView& step, int64_t kv_heads, co
   rows.boxes = Shape::kRows / rows.box_rows;
   rows.access = TableAccess(table);
   rows.sequences = step.sequences;
-  rows.additional_params.scale = operands.scale;
+  LC_CHECK(kCapped == (operands.cap != 0), "a cap of {}", operands.cap);
+  rows.additional_params = {operands.scale, operands.cap};
   rows.kept = operands.kept;
   LC_CHECK(operands.kept.bits == nullptr || operands.kept.query_rows == Shape::kQueries);
   rows.queries =

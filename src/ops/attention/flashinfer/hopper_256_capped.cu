@@ -1,0 +1,11 @@
+#include "ops/attention/flashinfer/hopper.h"
+#include "ops/attention/flashinfer/hopper_kernel.cuh"
+
+namespace litecache::ops::cuda {
+
+void HopperAttention256Capped(CudaStream& stream, const StepView& step, int64_t kv_heads,
+                              const RowTable& table, const AttentionOperands& operands) {
+  LaunchHopper<256, true>(stream, step, kv_heads, table, operands);
+}
+
+}  // namespace litecache::ops::cuda
