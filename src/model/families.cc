@@ -1,8 +1,10 @@
 #include "model/families.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "base/error.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::model {
 
@@ -25,12 +27,10 @@ const FamilySpec& SpecOf(Family family) {
 }
 
 void CheckRunsOnGpu(const ModelConfig& config) {
-  const auto refuse = [&](const char* what) {
-    throw Unsupported("{}: {} are supported on CPUs only; use --device cpu", config.architecture,
-                      what);
-  };
-  if (config.attention_cap != 0 || config.logit_cap != 0) refuse("soft caps of logits");
-  if (config.window_head_dim != 0) refuse("heads of two sizes");
+  const int64_t most = std::max(config.head_dim, config.window_head_dim);
+  if (most <= ops::kMostHeadDimOnGpu) return;
+  throw Unsupported("{}: heads of {} values run on CPUs only, GPUs take up to {}; use --device cpu",
+                    config.architecture, most, ops::kMostHeadDimOnGpu);
 }
 
 std::string_view Name(Family family) {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ops/dense/convert.h"
 #include "ops/dense/embedding.h"
 #include "ops/dense/norm.h"
 #include "ops/dense/scale.h"
@@ -26,7 +27,9 @@ void MakeLayerInputs(Stream& stream, const ModelConfig& config, const LayerInput
   const auto share = static_cast<float>(std::sqrt(0.5));
   const auto epsilon = static_cast<float>(config.norm_eps);
   const MatrixView& inputs = a.layer_inputs;
-  ops::Linear(stream, a.x, weights.projection, nullptr, inputs);
+  const bool rounded = a.h.dtype != a.x.dtype;
+  if (rounded) ops::Convert(stream, a.x, a.h);
+  ops::Linear(stream, rounded ? a.h : a.x, weights.projection, nullptr, inputs);
   ops::Scale(stream, 1 / std::sqrt(static_cast<float>(config.hidden)), inputs);
   ops::RmsNorm(stream, inputs, weights.norm, epsilon, config.layers, inputs);
   ops::Scale(stream, share, inputs);

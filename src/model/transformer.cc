@@ -121,7 +121,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     if (a->layer_input.rows > 0) {
       ops::GatherRows(stream, a->layer_input, rows, a->logit_input);
       a->layer_input = a->logit_input;
-      a->input_gate = a->input_gate.Rows(0, a->x.rows);
+      for (MatrixView* view : {&a->input_gate, &a->gated_input}) *view = view->Rows(0, a->x.rows);
     }
   }
 
@@ -134,11 +134,12 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   void EndLayer(Stream& stream, const TransformerLayer& layer,
                 const TransformerActivations& a) const {
     if (config().layer_input > 0) {
-      ops::Linear(stream, a.x, layer.input_gate.weight, nullptr, a.input_gate);
-      ops::GateMul(stream, a.input_gate, a.layer_input, a.input_gate, config().gate_function);
-      AddOutput(stream, a.input_gate, layer.input_projection, layer.input_norm, a);
+      const MatrixView h = Normed(stream, a.x, nullptr, a.h);
+      ops::Linear(stream, h, layer.input_gate.weight, nullptr, a.input_gate);
+      ops::GateMul(stream, a.input_gate, a.layer_input, a.gated_input, config().gate_function);
+      AddOutput(stream, a.gated_input, layer.input_projection, layer.input_norm, a);
     }
-    if (layer.scale != nullptr) ops::Scale(stream, *layer.scale, a.x);
+    if (layer.scale != nullptr) ops::ScaleBy(stream, layer.scale, a.x);
   }
 
   float Epsilon() const { return static_cast<float>(config().norm_eps); }

@@ -39,6 +39,7 @@ struct TransformerActivations {
   MatrixView token_inputs;    // the same, scratch
   MatrixView layer_input;     // [T, layer_input], the part of a layer
   MatrixView input_gate;      // [T, layer_input] f32
+  MatrixView gated_input;     // [T, layer_input], that part times what the gate makes of it
   ExpertActivations experts;  // of layers with experts
   // [T, hidden] f32, of a block, in models that norm or scale it before they add it to x.
   MatrixView output;
@@ -159,7 +160,8 @@ inline TransformerActivations PlaceTransformer(Arena& arena, const ModelConfig& 
   if (config.layer_input > 0) {
     a.token_inputs = arena.Take(rows, config.layers * config.layer_input);
     arena.Rewind(shared);
-    a.input_gate = arena.Take(rows, config.layer_input, product);
+    a.input_gate = arena.Take(rows, config.layer_input);
+    a.gated_input = arena.Take(rows, config.layer_input, product);
     arena.Rewind(shared);
   }
   a.gate = arena.Take(rows, intermediate, product);

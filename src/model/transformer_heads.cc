@@ -15,9 +15,13 @@ void Rotations(Stream& stream, const DeviceRopeTable& rope, std::span<const int3
                      growth);
 }
 
-std::vector<float> Ones(const ModelConfig& config) {
+Buffer Ones(Device& device, const ModelConfig& config) {
+  if (!config.value_norm) return {};
   const int64_t most = std::max(config.head_dim, config.window_head_dim);
-  return std::vector<float>(config.value_norm ? static_cast<size_t>(most) : 0, 1.0f);
+  const std::vector<float> ones(static_cast<size_t>(most), 1.0f);
+  Buffer memory = device.Allocate(ones.size() * sizeof(float));
+  device.Upload(memory.data(), ones.data(), memory.size());
+  return memory;
 }
 
 }  // namespace
@@ -26,7 +30,7 @@ TransformerHeads::TransformerHeads(Device& device, const ModelConfig& config)
     : device_(device),
       config_(config),
       rope_(device, MakeRopeTable(config.rope, config.rotated())),
-      ones_(Ones(config)) {
+      ones_(Ones(device, config)) {
   if (!config.window_rope) return;
   window_rope_.emplace(device, MakeRopeTable(*config.window_rope, WindowRotated(config)));
 }
@@ -120,7 +124,7 @@ void TransformerHeads::FinishValues(Stream& stream, int64_t index, const Transfo
                                     const MatrixView& k, const MatrixView& v) const {
   if (layer.v.weight.rows == 0) ops::CopyRows(stream, k, v);
   if (!config_.value_norm) return;
-  ops::RmsNorm(stream, v, ones_.data(), Epsilon(), config_.kv_heads_of(index), v);
+  ops::RmsNorm(stream, v, ones_.as<const float>(), Epsilon(), config_.kv_heads_of(index), v);
 }
 
 }  // namespace litecache::model

@@ -90,7 +90,7 @@ class TransformerHeads {
   std::optional<DeviceRopeTable> window_rope_;  // if layers with a window have their own
   // Of the two streams that called RotateKeys() last.
   std::pair<StreamRotations, StreamRotations> key_rotations_;
-  const std::vector<float> ones_;  // weights of the values' norms
+  const Buffer ones_;  // f32, weights of the values' norms
 };
 
 }  // namespace litecache::model

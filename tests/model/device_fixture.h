@@ -4,14 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <string>
 #include <tuple>
 
 #include "device/cuda/cuda_devices.h"
 #include "device/machine.h"
-#include "model/families.h"
-#include "model/reference.h"
 
 namespace litecache::model {
 
@@ -21,14 +18,6 @@ class OnDevice : public ::testing::TestWithParam<std::tuple<std::string, const c
     const std::string device = std::get<1>(GetParam());
     if (device == "cuda" && FindCudaDevices().devices.empty()) {
       GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
-    }
-    const std::filesystem::path fixture = FixturesDirectory() / name();
-    if (device == "cuda" && std::filesystem::exists(fixture)) {
-      try {
-        CheckRunsOnGpu(ModelConfig::FromModel(fixture));
-      } catch (const Unsupported& refused) {
-        GTEST_SKIP() << refused.what();
-      }
     }
     machine_ = OpenMachine(device, 2);
   }

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "device_fixture.h"
+#include "expect_error.h"
 #include "model/families.h"
 
 namespace litecache::model {
@@ -104,16 +105,20 @@ TEST(FixturesTest, CoverEveryFamilyAndDtype) {
   }
 }
 
-// Tests on a GPU skip the models that it refuses.
-TEST(FixturesTest, GpusRefuseGemma2And4Only) {
+TEST(FixturesTest, GpusRefuseWideHeadsOnly) {
+  ModelConfig config;
   for (const std::string& name : FixtureNames()) {
-    const auto config = ModelConfig::FromModel(FixturesDirectory() / name);
-    SCOPED_TRACE(name);
-    if (config.family == Family::kGemma2 || config.family == Family::kGemma4) {
-      EXPECT_THROW(CheckRunsOnGpu(config), Unsupported);
-    } else {
-      EXPECT_NO_THROW(CheckRunsOnGpu(config));
-    }
+    config = ModelConfig::FromModel(FixturesDirectory() / name);
+    EXPECT_NO_THROW(CheckRunsOnGpu(config)) << name;
+  }
+  config.architecture = "WideForCausalLM";
+  config.head_dim = 512;
+  EXPECT_NO_THROW(CheckRunsOnGpu(config));
+  for (int64_t ModelConfig::*dim : {&ModelConfig::head_dim, &ModelConfig::window_head_dim}) {
+    ModelConfig wide = config;
+    wide.*dim = 514;
+    EXPECT_ERROR(CheckRunsOnGpu(wide), Unsupported, "WideForCausalLM", "514", "512",
+                 "--device cpu");
   }
 }
 

@@ -9,6 +9,7 @@
 #include "kv/heads/profile.h"
 #include "kv/with_shape.h"
 #include "lab/forced/forced_selection.h"
+#include "lab/policies/common/gpu_heads.h"
 #include "lab/policies/infinigen/infinigen_cache.h"
 #include "lab/policies/infinigen/options.h"
 #include "lab/policies/infinigen/policy.h"
@@ -99,6 +100,7 @@ class InfiniGenPlan final : public WithShape<CachePlan, Shape>, public ReplaysTr
 std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
                                 std::shared_ptr<const Profile> profile, DeviceType device) {
   CheckLayout(layout);
+  CheckGpuHeads(layout, device, "infinigen");
   return std::make_unique<InfiniGenPlan>(layout, options, std::move(profile), device);
 }
 

@@ -7,6 +7,7 @@
 #include "kv/heads/profile.h"
 #include "kv/with_shape.h"
 #include "lab/forced/forced_selection.h"
+#include "lab/policies/common/gpu_heads.h"
 #include "lab/policies/pqcache/options.h"
 #include "lab/policies/pqcache/policy.h"
 #include "lab/policies/pqcache/pq_cache.h"
@@ -92,6 +93,7 @@ class PqPlan final : public WithShape<CachePlan, Shape>, public ReplaysTrace {
 std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
                                 std::shared_ptr<const Profile>, DeviceType device) {
   CheckLayout(layout);
+  CheckGpuHeads(layout, device, "pqcache");
   return std::make_unique<PqPlan>(layout, options, device);
 }
 

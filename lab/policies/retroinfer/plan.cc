@@ -6,6 +6,7 @@
 #include "kv/heads/profile.h"
 #include "kv/with_shape.h"
 #include "lab/forced/forced_selection.h"
+#include "lab/policies/common/gpu_heads.h"
 #include "lab/policies/retroinfer/policy.h"
 #include "lab/policies/retroinfer/retro_cache.h"
 #include "lab/policies/retroinfer/shape.h"
@@ -81,6 +82,7 @@ class RetroPlan final : public WithShape<CachePlan, RetroShape>, public ReplaysT
 std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
                                 std::shared_ptr<const Profile>, DeviceType device) {
   CheckLayout(layout);
+  CheckGpuHeads(layout, device, "retroinfer");
   if (options.measure_recall) {
     throw InvalidArgument(
         "KV options: measure_recall compares rows that a retriever selects, and policy retroinfer "

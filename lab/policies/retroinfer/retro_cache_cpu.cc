@@ -60,11 +60,7 @@ void RetroCache::Attend(Stream& stream, int64_t layer, const Step& step, const M
   LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
   LC_CHECK(decoding_.size() + prefilling_.size() == step.sequences.size(),
            "Attend() outside of BeginStep/EndStep");
-  if (softmax.cap != 0) {
-    throw Unsupported(
-        "KV policy retroinfer: its estimates of rows do not cap scores, as this model does; use "
-        "another policy");
-  }
+  RefuseCap(softmax);
   if (!decoding_.empty()) Decode(stream, layer, q, k, v, softmax, out);
   if (!prefilling_.empty()) Prefill(stream, layer, q, k, v, softmax, out);
 }

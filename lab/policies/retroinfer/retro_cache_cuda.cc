@@ -186,6 +186,7 @@ void CudaRetroCache::Attend(Stream& stream, int64_t layer, const Step& step, con
   LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
   LC_CHECK(decoding_.size() + prefilling_.size() == step.sequences.size(),
            "Attend() outside of BeginStep/EndStep");
+  RefuseCap(softmax);
   Start(stream);
   // Allocation waits for the device, which waits for answers once a layer has decoded.
   if (layer == 0) BeginBuilds();
