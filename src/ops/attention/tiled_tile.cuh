@@ -197,8 +197,16 @@ __device__ void CopyTile(const RowList& list, const std::byte* first, const Tabl
   constexpr int kKeyChunks = kHeadDim / 8, kChunks = TiledShape<kHeadDim>::kRowBytes / 16;
   // Neighbouring threads copy a row, or a third of a wide one at a time.
   constexpr int kTogether = kThreads % kChunks == 0 ? kChunks : 32;
-  constexpr int kStep = kThreads / kTogether;
-  const int chunks = head_dim / 8;
+  constexpr int kStep = kThreads / kTogether, kTurns = kChunks / kTogether;
+  const int own = static_cast<int>(threadIdx.x) % kTogether, chunks = head_dim / 8;
+  int64_t offsets[kTurns];  // of the thread's chunks in a row; negative: it has no such
+#pragma unroll
+  for (int j = 0; j < kTurns; ++j) {
+    const int c = own + j * kTogether;
+    const int part = c / kKeyChunks, chunk = c % kKeyChunks + part * (first_value / 8);
+    offsets[j] = chunk < chunks ? (part * chunks + chunk) * 16 : -1;
+  }
+  if (kTurns == 1 && offsets[0] < 0) return;
 #pragma unroll
   for (int i = 0; i < kKvRows / kStep; ++i) {
     const int r = static_cast<int>(threadIdx.x) / kTogether + i * kStep;
@@ -208,13 +216,11 @@ __device__ void CopyTile(const RowList& list, const std::byte* first, const Tabl
                            : ring != nullptr ? list.Row(ring->RowOf(token))
                                              : list.Row(token);
 #pragma unroll
-    for (int j = 0; j < kChunks / kTogether; ++j) {
-      const int c = static_cast<int>(threadIdx.x) % kTogether + j * kTogether;
-      const bool key = c < kKeyChunks;
-      const int chunk = key ? c : c - kKeyChunks + first_value / 8;
-      if (chunk >= chunks) continue;
-      CopyChunk(stage + SwizzledOffset(r, c, TiledShape<kHeadDim>::kRowBytes),
-                row + (key ? chunk : chunks + chunk) * 16, begin + r < end);
+    for (int j = 0; j < kTurns; ++j) {
+      if (kTurns > 1 && offsets[j] < 0) continue;
+      const int c = own + j * kTogether;
+      CopyChunk(stage + SwizzledOffset(r, c, TiledShape<kHeadDim>::kRowBytes), row + offsets[j],
+                begin + r < end);
     }
   }
 }
