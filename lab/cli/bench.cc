@@ -3,10 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
+#include "lab/blocks/block_patterns.h"
+#include "lab/blocks/block_replay.h"
 #include "lab/cli/commands.h"
 #include "lab/forced/reuse_override.h"
 #include "lab/trace/replay.h"
@@ -24,7 +28,8 @@ class LabBenchCommand final : public cli::BenchCommand {
     return BenchCommand::Notes() +
            "\nlitecache-lab's bench replaces what lookups and selections find, after they have "
            "done "
-           "their work: with shares (--hit-ratio, --overlap) or with a recorded model's (--trace).";
+           "their work: with shares (--hit-ratio, --overlap) or with a recorded model's (--trace). "
+           "--prompt-blocks does so for the rows that sparse prompts choose.";
   }
   std::vector<std::string> Examples() const override {
     return {
@@ -34,7 +39,7 @@ class LabBenchCommand final : public cli::BenchCommand {
   }
   std::vector<std::string> CommonOptions() const override {
     auto flags = BenchCommand::CommonOptions();
-    flags.insert(flags.end(), {"--hit-ratio", "--overlap", "--trace"});
+    flags.insert(flags.end(), {"--hit-ratio", "--overlap", "--trace", "--prompt-blocks"});
     return flags;
   }
 
@@ -54,6 +59,10 @@ class LabBenchCommand final : public cli::BenchCommand {
                    "Play what a real model's steps looked for (`litecache-lab record`), at this "
                    "shape: policies that look rows up or select them")
         ->type_name("FILE");
+    app.add_option("--prompt-blocks", blocks_file_,
+                   "Attend the blocks of rows that a real model's prompt kept (`litecache-lab "
+                   "record-blocks`), extended to --context: with --prefill sparse")
+        ->type_name("FILE");
   }
 
   int Run(const std::vector<std::string>& words) override {
@@ -62,6 +71,9 @@ class LabBenchCommand final : public cli::BenchCommand {
         throw UsageError("--trace cannot be combined with --hit-ratio and --overlap");
       }
       trace_ = std::make_shared<const lab::Trace>(lab::Trace::Load(trace_file_));
+    }
+    if (!blocks_file_.empty()) {
+      blocks_ = std::make_shared<const BlockPatterns>(BlockPatterns::Load(blocks_file_));
     }
     return BenchCommand::Run(words);
   }
@@ -77,6 +89,7 @@ class LabBenchCommand final : public cli::BenchCommand {
 
   void PreparePlans(std::span<const Plan> plans) override {
     if (hit_ratio_ || overlap_) ForceShares(plans);
+    if (blocks_ != nullptr) PutBlocks(plans);
     if (trace_ == nullptr) return;
     bool replayed = false;
     for (const Plan& plan : plans) replayed |= lab::ReplayTrace(plan.cache.get(), trace_);
@@ -92,7 +105,14 @@ class LabBenchCommand final : public cli::BenchCommand {
     if (hit_ratio_) text += fmt::format("hit ratio {:.3g}", *hit_ratio_);
     if (overlap_) text += fmt::format("{}overlap {:.3g}", text.empty() ? "" : ", ", *overlap_);
     if (trace_ != nullptr) text += fmt::format("trace {} ({})", trace_file_, trace_->Describe());
-    return text.empty() ? "" : "forced on lookups, not a property of these queries: " + text;
+    if (!text.empty()) text = "forced on lookups, not a property of these queries: " + text;
+    if (blocks_ == nullptr) return text;
+    text += fmt::format("{}blocks of sparse prompts replayed from {} ({}); kept here:",
+                        text.empty() ? "" : "; ", blocks_file_, blocks_->Describe());
+    for (const auto& [context, share] : kept_) {
+      text += fmt::format(" {:.1f}% of {} tokens", 100 * share, context);
+    }
+    return text;
   }
 
   // Null if nothing is forced.
@@ -101,6 +121,12 @@ class LabBenchCommand final : public cli::BenchCommand {
     if (hit_ratio_) forced["hit_ratio"] = *hit_ratio_;
     if (overlap_) forced["overlap"] = *overlap_;
     if (trace_ != nullptr) forced["trace"] = trace_->Describe();
+    if (blocks_ != nullptr) {
+      forced["blocks"] = blocks_->Describe();
+      for (const auto& [context, share] : kept_) {
+        forced["blocks_kept"][std::to_string(context)] = share;
+      }
+    }
     (*json)["forced"] = std::move(forced);
   }
 
@@ -121,9 +147,26 @@ class LabBenchCommand final : public cli::BenchCommand {
     }
   }
 
+  void PutBlocks(std::span<const Plan> plans) {
+    bool replayed = false;
+    for (const Plan& plan : plans) replayed |= ReplayBlocks(plan.cache.get(), blocks_);
+    if (!replayed) {
+      throw UsageError(
+          "--prompt-blocks: no prompt is sparse; add --prefill sparse, and full or litecache to "
+          "--policies");
+    }
+    const Layout& layout = plans.front().cache->layout();
+    for (const int64_t context : contexts()) {
+      kept_[context] = blocks_->KeptShare(context, layout.layers, layout.q_heads);
+    }
+  }
+
   std::optional<double> hit_ratio_, overlap_;
   std::string trace_file_;
   std::shared_ptr<const lab::Trace> trace_;  // null: none
+  std::string blocks_file_;
+  std::shared_ptr<const BlockPatterns> blocks_;  // null: none
+  std::map<int64_t, double> kept_;               // by context: the share of the blocks
 };
 
 }  // namespace

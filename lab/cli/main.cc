@@ -15,6 +15,7 @@ std::vector<std::unique_ptr<cli::Command>> Commands() {
   }
   commands.push_back(MakePapersCommand());
   commands.push_back(MakeRecordCommand());
+  commands.push_back(MakeRecordBlocksCommand());
   return commands;
 }
 

@@ -131,8 +131,9 @@ void SparsePrefill(Bench& bench, int64_t head_dim, int32_t past, int32_t rows, d
 
 void Prefills(Bench& bench, int64_t head_dim) {
   for (const double share : {0.1, 0.2, 0.4, 1.0}) {
-    SparsePrefill(bench, head_dim, 24576, 8192, share);
-    SparsePrefill(bench, head_dim, 122880, 8192, share);
+    for (const int32_t past : {24576, 122880, 1040384}) {
+      SparsePrefill(bench, head_dim, past, 8192, share);
+    }
   }
   for (int32_t rows : {64, 2048, 8192, 32768}) Prefill(bench, head_dim, 0, rows);
   for (int32_t rows : {8, 512, 2048, 8192}) Prefill(bench, head_dim, 24576, rows);

@@ -165,7 +165,7 @@ TEST_F(CudaSparsePrefill, ChoosesTheLargestShares) {
           ChooseBlocks(*stream_, chunk.step, c.kv_heads, chunk.table->view(), chunk.Heads(),
                        chunk.q, c.q_heads(), chunk.SoftmaxWith(nullptr), mass, whole_end, memory);
       const auto pairs = static_cast<size_t>(c.q_heads() * kept.query_blocks);
-      const auto bits = Download(kept.bits, pairs * static_cast<size_t>(kept.words));
+      auto bits = Download(kept.bits, pairs * static_cast<size_t>(kept.words));
       const auto lists = Download(kept.lists, pairs * static_cast<size_t>(kept.list_size));
       const auto counts = Download(kept.counts, pairs);
       KeptBlocks on_host = kept;

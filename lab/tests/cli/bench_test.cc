@@ -79,6 +79,40 @@ TEST(LabBench, ForcesReuse) {
   EXPECT_GT(lite["breakdown"]["retrieval_ms"].get<double>(), 0);
 }
 
+TEST(LabBench, ReplaysTheBlocksOfAPrompt) {
+  const FixtureModel model(8192);
+  const TemporaryDirectory directory;
+  const std::string text = (directory.path() / "text.txt").string();
+  const std::string blocks = (directory.path() / "a.blocks").string();
+  std::ofstream file(text);
+  for (int line = 0; line < 900; ++line) file << "line " << line * line % 977 << " of the text\n";
+  file.close();
+  const auto recorded =
+      RunProgram({"record-blocks", "--model", model.path(), "--text", text, "--context", "6400",
+                  "--prefill-mass", "0.5", "--device", "cpu", "-o", blocks});
+  ASSERT_EQ(recorded.exit_code, 0) << recorded.err;
+  EXPECT_THAT(recorded.out, HasSubstr("6400 tokens"));
+  EXPECT_THAT(recorded.out, HasSubstr("kept for 50% of the attention"));
+
+  const auto bench = [&](const std::string& prefill) {
+    return RunProgram({"bench", "--model", model.path(), "--device", "cpu", "--policies",
+                       "full,litecache", "--prefill", prefill, "--context", "6400,7000", "--only",
+                       "prefill", "--repeats", "0", "--prompt-blocks", blocks, "--json"});
+  };
+  const auto result = bench("sparse");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_THAT(json["forced"]["blocks"].get<std::string>(), HasSubstr("6400 tokens"));
+  for (const char* context : {"6400", "7000"}) {
+    EXPECT_GT(json["forced"]["blocks_kept"][context].get<double>(), 0);
+    EXPECT_LE(json["forced"]["blocks_kept"][context].get<double>(), 1);
+  }
+  EXPECT_EQ(json["prefill"].size(), 4u);
+  const auto dense = bench("dense");
+  EXPECT_NE(dense.exit_code, 0);
+  EXPECT_THAT(dense.err, HasSubstr("add --prefill sparse"));
+}
+
 std::string Read(const std::filesystem::path& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};

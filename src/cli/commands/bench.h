@@ -50,6 +50,7 @@ class BenchCommand : public Command {
   virtual void AddToJson(nlohmann::ordered_json* json) const {}
 
   uint64_t seed() const { return options_.seed; }
+  std::span<const int64_t> contexts() const { return contexts_; }
 
  private:
   std::shared_ptr<parallel::ProcessGroup> StartRanks();

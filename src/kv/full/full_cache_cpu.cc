@@ -40,7 +40,7 @@ class FullCache final : public FullCacheBase {
               const MatrixView& out) override {
     Append(stream, layer, step, k, v);
     const SectionScope section(stream, Section::kAttention);
-    attention_.Attend(stream, geometry_, views_, q, layout_.q_heads, softmax, out,
+    attention_.Attend(stream, layer, geometry_, views_, q, layout_.q_heads, softmax, out,
                       [&](size_t i) { return step.sequences[i].ends_prompt; });
   }
 
@@ -74,10 +74,10 @@ class FullCache final : public FullCacheBase {
   std::vector<ops::KvSequence> views_;  // sequences of the current step
 };
 
-class FullPlan final : public CachePlan {
+class FullPlan final : public CachePlan, public SparsePromptPlan {
  public:
   FullPlan(const Layout& layout, DeviceType device, const ops::SparsePrefill& sparse)
-      : layout_(layout), pages_(layout), device_(device), sparse_(sparse) {}
+      : SparsePromptPlan(sparse), layout_(layout), pages_(layout), device_(device) {}
   const Layout& layout() const override { return layout_; }
   TierBytes BytesFor(int64_t tokens) const override { return {.device = pages_.BytesFor(tokens)}; }
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
@@ -87,28 +87,27 @@ class FullPlan final : public CachePlan {
     if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
         return CudaAttentionScratchBytes(layout_, sequences) +
-               CudaPromptScratchBytes(sparse_, layout_, tokens);
+               CudaPromptScratchBytes(sparse_prefill(), layout_, tokens);
       }
     }
     return ops::AttentionScratchBytes(layout_.kv_heads, layout_.q_heads / layout_.kv_heads,
                                       layout_.head_dim, sequences) +
-           PromptScratchBytes(sparse_, layout_, tokens);
+           PromptScratchBytes(sparse_prefill(), layout_, tokens);
   }
   std::string DeviceHolds() const override {
     return FormatBytes(layout_.token_bytes()) + " a token; taken page by page";
   }
   std::string Identity() const override {
-    return "full " + Describe(layout_) + IdentityOf(sparse_);
+    return "full " + Describe(layout_) + IdentityOf(sparse_prefill());
   }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
-    return CreateFullCache(device, layout_, budget.device, sparse_);
+    return CreateFullCache(device, layout_, budget.device, sparse_prefill());
   }
 
  private:
   Layout layout_;
   PageLayout pages_;
   DeviceType device_;
-  ops::SparsePrefill sparse_;
 };
 
 }  // namespace

@@ -101,7 +101,7 @@ class CudaFullCache final : public FullCacheBase {
       const ops::cuda::StepView view = block_.Prefilling(i);
       Append(stream, view, table, k, v);
       const SectionScope section(stream, Section::kAttention);
-      prompts_.Attend(stream, i, view, table, all_heads_, q, softmax, out, scratch_.data());
+      prompts_.Attend(stream, layer, i, view, table, all_heads_, q, softmax, out, scratch_.data());
     }
   }
 

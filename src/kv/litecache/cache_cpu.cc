@@ -5,13 +5,13 @@
 
 #include "base/error.h"
 #include "kv/pages/pool_stats.h"
-#include "kv/step/prefill_options.h"
 
 namespace litecache::kv {
 
 LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                      const KvOptions& options, std::unique_ptr<Retriever> retriever,
-                     const TierBytes& budget, std::shared_ptr<const ResultOverride> results)
+                     const TierBytes& budget, std::shared_ptr<const ResultOverride> results,
+                     const ops::SparsePrefill& sparse)
     : LiteCacheBase(device, nullptr, shape, plan, std::move(retriever), budget),
       counters_{.stats = {},
                 .heads = std::vector<HeadCounters>(
@@ -22,7 +22,7 @@ LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
       spiller_(tiers_, *retriever_),
       decode_(tiers_, *retriever_, spiller_, recall_ ? &*recall_ : nullptr, counters_, options,
               std::move(results)),
-      prefill_(tiers_, *retriever_, spiller_, counters_, SparsePrefillOf(options)),
+      prefill_(tiers_, *retriever_, spiller_, counters_, sparse),
       verify_(options.verify_predictions) {}
 
 void LiteCache::KeepCachedRows(int64_t tokens, SequenceSlots* slots) const {

@@ -19,7 +19,7 @@ class LiteCache final : public LiteCacheBase {
  public:
   LiteCache(Device& device, const Shape& shape, const HeadPlan& plan, const KvOptions& options,
             std::unique_ptr<Retriever> retriever, const TierBytes& budget,
-            std::shared_ptr<const ResultOverride> results = nullptr);
+            std::shared_ptr<const ResultOverride> results, const ops::SparsePrefill& sparse);
 
   bool CanTruncate() const override { return true; }
   // A head keeps its cached rows and its label, also if a rejected query has selected them, unless

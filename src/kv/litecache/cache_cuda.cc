@@ -10,7 +10,6 @@
 #include "kv/heads/prediction_sources.h"
 #include "kv/litecache/create_cache_cuda.h"
 #include "kv/pages/pool_stats.h"
-#include "kv/step/prefill_options.h"
 #include "ops/linear/linear_cuda.h"
 
 namespace litecache::kv {
@@ -29,7 +28,8 @@ std::vector<uint8_t> Prefetched(const Shape& shape, const HeadPlan& plan) {
 
 CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
                              const KvOptions& options, std::unique_ptr<Retriever> retriever,
-                             const TierBytes& budget, std::unique_ptr<CudaResultOverride> results)
+                             const TierBytes& budget, std::unique_ptr<CudaResultOverride> results,
+                             const ops::SparsePrefill& sparse)
     : LiteCacheBase(device, std::make_unique<PinnedHost>(device), shape, plan, std::move(retriever),
                     budget),
       prefetched_(Prefetched(shape, plan)),
@@ -39,8 +39,7 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       counters_(device, tiers_.shape, tiers_.plan, *retriever_),
       sequences_(device, tiers_),
       block_(device),
-      prefill_(device, tiers_, growth_, layers_, block_, *on_device_, pulls_,
-               SparsePrefillOf(options)),
+      prefill_(device, tiers_, growth_, layers_, block_, *on_device_, pulls_, sparse),
       pulls_(device, static_cast<PinnedHost&>(*host_), options, prefetched_,
              LayersAhead(plan.sources)),
       decode_(device, tiers_.shape, layers_, *on_device_, pulls_, options, prefetched_,
@@ -242,11 +241,12 @@ Stats CudaLiteCache::GetStats() const {
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                                            const KvOptions& options,
                                            std::unique_ptr<Retriever> retriever,
-                                           const TierBytes& budget, const ResultOverride* results) {
+                                           const TierBytes& budget, const ResultOverride* results,
+                                           const ops::SparsePrefill& sparse) {
   LC_CHECK(device.type() == DeviceType::kCuda);
   auto& cuda = static_cast<CudaDevice&>(device);
   return std::make_unique<CudaLiteCache>(cuda, shape, plan, options, std::move(retriever), budget,
-                                         results ? results->ForCuda(cuda) : nullptr);
+                                         results ? results->ForCuda(cuda) : nullptr, sparse);
 }
 
 }  // namespace litecache::kv

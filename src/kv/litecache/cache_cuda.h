@@ -30,7 +30,8 @@ class CudaLiteCache final : public LiteCacheBase {
  public:
   CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
                 const KvOptions& options, std::unique_ptr<Retriever> retriever,
-                const TierBytes& budget, std::unique_ptr<CudaResultOverride> results = nullptr);
+                const TierBytes& budget, std::unique_ptr<CudaResultOverride> results,
+                const ops::SparsePrefill& sparse);
 
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;

@@ -15,6 +15,7 @@ namespace litecache::kv {
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                                            const KvOptions& options,
                                            std::unique_ptr<Retriever> retriever,
-                                           const TierBytes& budget, const ResultOverride* results);
+                                           const TierBytes& budget, const ResultOverride* results,
+                                           const ops::SparsePrefill& sparse);
 
 }  // namespace litecache::kv

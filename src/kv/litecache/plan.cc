@@ -57,11 +57,12 @@ KvOptions Resolve(const KvOptions& options, const Layout& layout, const Profile*
   return resolved;
 }
 
-class LiteCachePlan final : public CachePlan, public OverridablePlan {
+class LiteCachePlan final : public CachePlan, public OverridablePlan, public SparsePromptPlan {
  public:
   LiteCachePlan(const Layout& layout, const KvOptions& options,
                 std::shared_ptr<const Profile> profile, DeviceType device)
-      : device_(device),
+      : SparsePromptPlan(SparsePrefillOf(options)),
+        device_(device),
         options_(Resolve(options, layout, profile.get(), device)),
         profile_(std::move(profile)),
         heads_(MakeHeadPlan(layout, options_, profile_.get(),
@@ -101,8 +102,7 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
       if (device_ == DeviceType::kCuda) {
         return CudaLiteScratchBytes(shape_, heads_, options_.verify_predictions, transfer(),
                                     sequences, tokens) +
-               CudaPromptScratchBytes(SparsePrefillOf(options_), shape_.layout, tokens) +
-               weight_bytes_;
+               CudaPromptScratchBytes(sparse_prefill(), shape_.layout, tokens) + weight_bytes_;
       }
     }
     const Layout& layout = shape_.layout;
@@ -111,7 +111,7 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
       return ops::AttentionScratchBytes(layout.kv_heads, shape_.group, layout.head_dim, decoding);
     };
     return attention(0) + attention(sequences) +
-           PromptScratchBytes(SparsePrefillOf(options_), layout, tokens) +
+           PromptScratchBytes(sparse_prefill(), layout, tokens) +
            ops::SelectionScratchBytes(sequences * layout.kv_heads, tokens, scores_per_token_,
                                       threads);
   }
@@ -140,7 +140,7 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
     for (const HeadSettings& head : heads_.heads) {
       text += fmt::format(" {}{}{}", head.resident ? "r" : "", head.dense ? "d" : "", head.tau);
     }
-    text += fmt::format("{}; importance {:016x}", IdentityOf(SparsePrefillOf(o)),
+    text += fmt::format("{}; importance {:016x}", IdentityOf(sparse_prefill()),
                         HashOf(heads_.importance));
     if (profile_ == nullptr) return text;
     if (o.retriever == "loki") text += fmt::format("; bases {:016x}", HashOf(profile_->loki));
@@ -164,6 +164,7 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
     return PredictionCheck{static_cast<float>(options_.prediction_eta),
                            static_cast<float>(options_.prediction_margin)};
   }
+  using SparsePromptPlan::SetOverride;
   void SetOverride(std::shared_ptr<const ResultOverride> results) override {
     results_ = std::move(results);
   }
@@ -173,11 +174,12 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
     if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
         return CreateCudaLiteCache(device, shape_, heads_, options_, MakeRetriever(shape_.layout),
-                                   budget, results_.get());
+                                   budget, results_.get(), sparse_prefill());
       }
     }
     return std::make_unique<LiteCache>(device, shape_, heads_, options_,
-                                       MakeRetriever(shape_.layout), budget, results_);
+                                       MakeRetriever(shape_.layout), budget, results_,
+                                       sparse_prefill());
   }
 
  private:

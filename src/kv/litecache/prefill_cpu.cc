@@ -114,7 +114,7 @@ void PrefillPath::AttendInPlace(Stream& stream, int64_t layer,
   const ops::KvGeometry geometry = MakeGeometry(shape.layout);
   ops::AppendKv(stream, geometry, views_, k, v);
   if (out != nullptr) {
-    attention_.Attend(stream, geometry, views_, q, shape.layout.q_heads, softmax, *out,
+    attention_.Attend(stream, layer, geometry, views_, q, shape.layout.q_heads, softmax, *out,
                       [&](size_t i) { return sequences[i].ends_prompt; });
   }
 }
@@ -146,7 +146,7 @@ void PrefillPath::AttendStaged(Stream& stream, int64_t layer, const SequenceView
   const ops::KvGeometry geometry = MakeGeometry(shape.layout);
   ops::AppendKv(stream, geometry, views_, k, v);
   if (out != nullptr) {
-    attention_.Attend(stream, geometry, views_, q, shape.layout.q_heads, softmax, *out,
+    attention_.Attend(stream, layer, geometry, views_, q, shape.layout.q_heads, softmax, *out,
                       [&](size_t) { return sequence.ends_prompt; });
   }
   for (ops::ConvertWork& convert : converts_) {

@@ -145,8 +145,8 @@ void CudaPrefillPath::AttendRows(Stream& stream, const Turn& turn, const RowTabl
   for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
     if (shape.offloads(turn.layer, head) == staged) heads_.push_back(static_cast<int32_t>(head));
   }
-  prompts_.Attend(stream, turn.chunk, block_.Prefilling(turn.chunk), table, heads_, q, softmax, out,
-                  layers_.scratch());
+  prompts_.Attend(stream, turn.layer, turn.chunk, block_.Prefilling(turn.chunk), table, heads_, q,
+                  softmax, out, layers_.scratch());
 }
 
 void CudaPrefillPath::AttendStaged(Stream& stream, const Turn& turn, const MatrixView& q,

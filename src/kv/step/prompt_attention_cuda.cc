@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kv/step/attention_scratch_cuda.h"
+#include "ops/sparse_prefill/choice_override.h"
 #include "ops/sparse_prefill/sparse_prefill_cuda.h"
 
 namespace litecache::kv {
@@ -37,17 +38,23 @@ void CudaPromptAttention::BeginStep(const Step& step) {
   memory_ = device_.Allocate(bytes);
 }
 
-void CudaPromptAttention::Attend(Stream& stream, int64_t chunk, const ops::cuda::StepView& view,
-                                 const ops::cuda::RowTable& table, std::span<const int32_t> heads,
-                                 const MatrixView& q, const ops::Softmax& softmax,
-                                 const MatrixView& out, void* scratch) {
+void CudaPromptAttention::Attend(Stream& stream, int64_t layer, int64_t chunk,
+                                 const ops::cuda::StepView& view, const ops::cuda::RowTable& table,
+                                 std::span<const int32_t> heads, const MatrixView& q,
+                                 const ops::Softmax& softmax, const MatrixView& out,
+                                 void* scratch) {
   ops::cuda::DeviceKeptBlocks kept;
-  const bool sparse = sparse_.Serves(view.max_context - view.max_rows, view.max_rows) &&
-                      ops::cuda::SparsePrefillServes(table.format);
+  const int64_t past = view.max_context - view.max_rows;
+  const bool sparse =
+      sparse_.Serves(past, view.max_rows) && ops::cuda::SparsePrefillServes(table.format);
   if (sparse) {
+    const bool whole_end = ends_[static_cast<size_t>(chunk)];
     kept = ops::cuda::ChooseBlocks(stream, view, layout_.kv_heads, table, heads, q, layout_.q_heads,
-                                   softmax, sparse_.mass, ends_[static_cast<size_t>(chunk)],
-                                   memory_.data());
+                                   softmax, sparse_.mass, whole_end, memory_.data());
+    if (sparse_.results != nullptr) {
+      sparse_.results->OnGpu(device_, stream,
+                             {layer, past, view.max_rows, layout_.q_heads, whole_end}, kept);
+    }
   }
   ops::cuda::PagedAttention(stream, view, layout_.kv_heads, table, q, layout_.q_heads, softmax, out,
                             scratch, sparse ? &kept : nullptr);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "device/device.h"
@@ -14,8 +15,8 @@ namespace litecache::kv {
 
 class CudaPromptAttention {
  public:
-  CudaPromptAttention(Device& device, const Layout& layout, const ops::SparsePrefill& sparse)
-      : device_(device), layout_(layout), sparse_(sparse) {}
+  CudaPromptAttention(Device& device, const Layout& layout, ops::SparsePrefill sparse)
+      : device_(device), layout_(layout), sparse_(std::move(sparse)) {}
 
   // Makes room for the step's choices.
   void BeginStep(const Step& step);
@@ -26,7 +27,7 @@ class CudaPromptAttention {
   }
   // As PagedAttention for the step's prompt chunk `chunk`, of which `view` is the view. heads: the
   // KV heads in the table.
-  void Attend(Stream& stream, int64_t chunk, const ops::cuda::StepView& view,
+  void Attend(Stream& stream, int64_t layer, int64_t chunk, const ops::cuda::StepView& view,
               const ops::cuda::RowTable& table, std::span<const int32_t> heads, const MatrixView& q,
               const ops::Softmax& softmax, const MatrixView& out, void* scratch);
 

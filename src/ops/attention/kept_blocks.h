@@ -18,7 +18,7 @@ struct KeptBlocks {
   int32_t query_blocks = 0;
   int32_t words = 0;  // of the bits of a block of queries
   // [q_heads][query_blocks][words]: bit b % 32 of word b / 32 says whether block b is kept.
-  const uint32_t* bits = nullptr;
+  uint32_t* bits = nullptr;
 
   LC_HOST_DEVICE const uint32_t* Of(int64_t q_head, int64_t query_block) const {
     return bits + (q_head * query_blocks + query_block) * words;

@@ -9,8 +9,8 @@ namespace litecache::ops::cuda {
 
 struct DeviceKeptBlocks : KeptBlocks {
   // [q_heads][query_blocks][list_size]: the kept blocks in rising order, and how many they are.
-  const uint16_t* lists = nullptr;
-  const int32_t* counts = nullptr;  // [q_heads][query_blocks]
+  uint16_t* lists = nullptr;
+  int32_t* counts = nullptr;  // [q_heads][query_blocks]
   int32_t list_size = 0;
 };
 

@@ -16,15 +16,17 @@
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kGatherThreads = 256;
+constexpr int kThreads = 512, kWarps = kThreads / 32;
 constexpr unsigned kAll = 0xffffffffu;
 constexpr int kSide = static_cast<int>(kSparseStride);  // of a square
 constexpr int kRows = KeptBlocks::kRows;
 constexpr int kRowSquares = kRows / kSide;  // in a block of rows
 constexpr int kMostSquares = 12;            // in a block of queries
-// Scores in memory at a time: the products of a long context are made for a few blocks of queries
-// after another.
-constexpr int64_t kMostScores = int64_t{1} << 24;
+constexpr int kParts = 4;                   // of a square's scores, one warp for each
+// Scores in memory at a time, 256 MiB: the products of a long context are made for a few blocks of
+// queries after another. Of a million tokens these are 32, of four heads, a block for each SM.
+constexpr int64_t kMostScores = int64_t{1} << 26;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -168,22 +170,92 @@ struct Square {
   const float* scores;
   int32_t visible = 0;  // squares of rows; the last may have fewer pairs than 16
   int32_t context = 0, missing = 0;
+  SoftCapOf cap;
 
   // Which pairs of an antidiagonal exist: queries behind the chunk and rows behind the context do
   // not.
-  __device__ float Score(int32_t column, float factor, const SoftCapOf& cap) const {
+  __device__ float Score(int32_t column, float factor) const {
     const int there = min(kSide, context - column * kSide) - missing;
     if (there <= 0) return -INFINITY;
     float score = scores[column] * factor;
     if (there < kSide) score = score * kSide / there;
     return cap.cap == 0 ? score : cap(score);
   }
+  // Whether all pairs of `count` squares of rows are there and visible.
+  __device__ bool Whole(int32_t column, int32_t count) const {
+    return missing == 0 && column + count <= visible && (column + count) * kSide <= context;
+  }
+  // Four scores, column a multiple of 4: with loads of one each, a warp would wait for memory most
+  // of the time. whole: as Whole(column, 4). What is not visible is minus infinity.
+  __device__ void Scores(int32_t column, float factor, bool whole, float (&out)[4]) const {
+    if (whole) {
+      const float4 four = *reinterpret_cast<const float4*>(scores + column);
+      out[0] = four.x * factor;
+      out[1] = four.y * factor;
+      out[2] = four.z * factor;
+      out[3] = four.w * factor;
+      if (cap.cap != 0) {
+        for (float& score : out) score = cap(score);
+      }
+      return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      out[i] = column + i < visible ? Score(column + i, factor) : -INFINITY;
+    }
+  }
 };
+
+// The maximum of scores and the sum of their powers of 2 below it.
+struct MaximumAndSum {
+  float maximum = -kLargestScore, sum = 0;
+
+  __device__ void Add(const MaximumAndSum& other) {
+    const float highest = fmaxf(maximum, other.maximum);
+    sum = sum * Exp2(maximum - highest) + other.sum * Exp2(other.maximum - highest);
+    maximum = highest;
+  }
+};
+
+// Of one of kParts parts of a square, in every lane.
+__device__ MaximumAndSum Reduce(const Square& s, int part, int lane, float factor) {
+  constexpr int kLoads = 4;                 // of four scores each, of a lane at a time
+  constexpr int kAtOnce = kLoads * 4 * 32;  // scores of a warp
+  MaximumAndSum result;
+  for (int32_t c = part * kAtOnce; c < s.visible; c += kParts * kAtOnce) {
+    float scores[kLoads][4];
+    const bool whole = s.Whole(c, kAtOnce);
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) s.Scores(c + (i * 32 + lane) * 4, factor, whole, scores[i]);
+    MaximumAndSum more;
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+#pragma unroll
+      for (float& score : scores[i]) {
+        score = fminf(score, kLargestScore);
+        more.maximum = fmaxf(more.maximum, score);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kLoads; ++i) {
+#pragma unroll
+      for (const float score : scores[i]) more.sum += Exp2(score - more.maximum);
+    }
+    result.Add(more);
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) {
+    result.Add(
+        {__shfl_xor_sync(kAll, result.maximum, step), __shfl_xor_sync(kAll, result.sum, step)});
+  }
+  return result;
+}
 
 // A block chooses for one block of queries of one head.
 __global__ void __launch_bounds__(kThreads) ChooseKernel(const __grid_constant__ Choice p) {
   extern __shared__ float shares[];  // [row_blocks]
   __shared__ float maxima[kMostSquares], inverses[kMostSquares], of_warps[kWarps];
+  __shared__ float part_maxima[kMostSquares * kParts], part_sums[kMostSquares * kParts];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const auto block = static_cast<int32_t>(p.first_block + blockIdx.x);
   const Chunk& chunk = p.chunk;
@@ -199,32 +271,25 @@ __global__ void __launch_bounds__(kThreads) ChooseKernel(const __grid_constant__
     s.visible = (chunk.past + last - 1) / kSide + 1;
     s.context = context;
     s.missing = begin + (i + 1) * kSide - last;
+    s.cap = p.cap;
     return s;
   };
 
-  for (int32_t i = warp; i < squares; i += kWarps) {
-    const Square s = square(i);
-    float maximum = -kLargestScore, sum = 0;
-    for (int32_t c = lane; c < s.visible; c += 32) {
-      const float score = fminf(s.Score(c, p.factor, p.cap), kLargestScore);
-      if (score > maximum) {
-        sum *= Exp2(maximum - score);
-        maximum = score;
-      }
-      sum += Exp2(score - maximum);
-    }
-    float highest = maximum;
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) {
-      highest = fmaxf(highest, __shfl_xor_sync(kAll, highest, step));
-    }
-    sum *= Exp2(maximum - highest);
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_xor_sync(kAll, sum, step);
+  for (int32_t i = warp; i < squares * kParts; i += kWarps) {
+    const MaximumAndSum result = Reduce(square(i / kParts), i % kParts, lane, p.factor);
     if (lane == 0) {
-      maxima[i] = highest;
-      inverses[i] = 1 / (sum * static_cast<float>(squares));
+      part_maxima[i] = result.maximum;
+      part_sums[i] = result.sum;
     }
+  }
+  __syncthreads();
+  if (const auto i = static_cast<int32_t>(threadIdx.x); i < squares) {
+    MaximumAndSum whole;
+    for (int32_t part = 0; part < kParts; ++part) {
+      whole.Add({part_maxima[i * kParts + part], part_sums[i * kParts + part]});
+    }
+    maxima[i] = whole.maximum;
+    inverses[i] = 1 / (whole.sum * static_cast<float>(squares));
   }
   __syncthreads();
 
@@ -236,12 +301,23 @@ __global__ void __launch_bounds__(kThreads) ChooseKernel(const __grid_constant__
   float highest = 0, total = 0;
   for (int32_t b = threadIdx.x; b < visible; b += kThreads) {
     float share = 0;
+    const int32_t first = b * kRowSquares;
+    const bool whole =
+        square(0).Whole(first, kRowSquares) && square(squares - 1).Whole(first, kRowSquares);
+#pragma unroll 4
     for (int32_t i = 0; i < squares; ++i) {
       const Square s = square(i);
-      const int32_t stop = min((b + 1) * kRowSquares, s.visible);
-      for (int32_t c = b * kRowSquares; c < stop; ++c) {
-        share += CarefulExp2(s.Score(c, p.factor, p.cap) - maxima[i]) * inverses[i];
+      float scores[kRowSquares / 4][4], sum = 0;
+#pragma unroll
+      for (int j = 0; j < kRowSquares / 4; ++j) {
+        s.Scores(first + 4 * j, p.factor, whole, scores[j]);
       }
+#pragma unroll
+      for (int j = 0; j < kRowSquares; ++j) {
+        if (!whole && first + j >= s.visible) continue;
+        sum += CarefulExp2(scores[j / 4][j % 4] - maxima[i]);
+      }
+      share += sum * inverses[i];
     }
     const bool forced = all || b == 0 || b >= own;
     shares[b] = forced ? -share : share;  // the sign marks what is kept in any case
@@ -336,15 +412,15 @@ DeviceKeptBlocks ChooseBlocks(Stream& stream, const StepView& step, int64_t kv_h
     return MatrixView{data, dtype, matrix_rows, columns, columns};
   };
   for (const int32_t head : heads) {
-    GatherKeysKernel<<<static_cast<unsigned>(sizes.columns), kThreads, 0, cuda.handle()>>>(
+    GatherKeysKernel<<<static_cast<unsigned>(sizes.columns), kGatherThreads, 0, cuda.handle()>>>(
         step, access, head, context, m.keys);
     LC_CUDA_LAUNCHED();
     for (int32_t first = 0; first < sizes.query_blocks; first += sizes.at_once) {
       const int32_t here = std::min(sizes.at_once, sizes.query_blocks - first);
       const int32_t squares = here * sizes.squares;
       const dim3 grid(static_cast<unsigned>(squares), static_cast<unsigned>(group));
-      GatherQueriesKernel<<<grid, kThreads, 0, cuda.handle()>>>(step, chunk, head,
-                                                                first * sizes.squares, m.queries);
+      GatherQueriesKernel<<<grid, kGatherThreads, 0, cuda.handle()>>>(
+          step, chunk, head, first * sizes.squares, m.queries);
       LC_CUDA_LAUNCHED();
       Linear(stream, matrix(m.queries, DType::kBF16, group * squares, sizes.depth),
              matrix(m.keys, DType::kBF16, sizes.columns, sizes.depth), nullptr,
