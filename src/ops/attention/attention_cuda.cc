@@ -179,6 +179,7 @@ void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
   attended.windows = tables.windows;
   attended.windows.sink = tables.slots.sink;
   attended.kv_heads = static_cast<int32_t>(kv_heads);
+  attended.tables.codes = has_codes ? codes : CodeSlots();
   if (has_codes) attended.per_code_page = Divider(codes.page_slots);
   if (has_slots && !has_codes && !InRowTiles(table.format)) {
     PlainAttention(stream, attended, operands);  // the tiles for codes take cached slots for such
