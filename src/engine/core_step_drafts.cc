@@ -26,7 +26,7 @@ bool Core::AppendDrafted(const Sampled& row) {
 bool Core::DraftStep(std::span<const DraftingSample> samples, bool first) {
   bool all = true;
   if (draft_model_ == nullptr) {
-    Scheduler::PlanDrafts(samples, first, &draft_plan_);
+    Scheduler::PlanDrafts(samples, &draft_plan_);
     ForwardWithRoom(draft_plan_);
   } else {
     all = draft_model_->Plan(samples, first, &draft_plan_);

@@ -88,7 +88,7 @@ class DecoderBase : public Decoder {
   std::vector<int64_t> PredictedFrom(int64_t source, const kv::Step& step,
                                      const kv::Cache& cache) const {
     std::vector<int64_t> layers;
-    if (step.decode_rows == 0 || step.keeps_rows()) return layers;
+    if (step.decode_rows == 0) return layers;
     const int64_t end = std::min(source + kv::Cache::kMostAhead + 1, config_.layers);
     for (int64_t layer = source + 1; layer < end; ++layer) {
       if (cache.PredictionSource(layer) == source) layers.push_back(layer);

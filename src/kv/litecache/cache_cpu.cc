@@ -68,7 +68,6 @@ void LiteCache::BeginStep(const Step& step) {
                     .encoded = tiers_.metadata.Length(sequence.id),
                     .ends_prompt = sequence.ends_prompt,
                     .drafted = sequence.drafted,
-                    .keeps_rows = sequence.keeps_rows,
                     .slots = &slots,
                     .store = tiers_.store.Lists(sequence.id),
                     .resident = tiers_.resident.Lists(sequence.id),

@@ -86,7 +86,6 @@ void CudaLiteCache::Truncate(SequenceId id, int64_t tokens) {
   // The next decode step chooses rows with the label, and brings them: steps that verify drafts
   // bring all rows, which takes far longer.
   sequences_.set_filled(id, false);
-  decoded_.clear();
   if (TruncateTables(id, tokens)) sequences_.ForgetSlotPages(id);
 }
 
@@ -110,17 +109,6 @@ int64_t CudaLiteCache::Describe(const Step& step) {
   return longest;
 }
 
-bool CudaLiteCache::KeepsRows(const Step& step) const {
-  if (!step.keeps_rows() || block_.prefilling() > 0 || !fills_.empty()) return false;
-  // Selections of resident heads are kept in the order of the step's sequences.
-  const auto decoded = [](const StepSequence& part, SequenceId id) { return part.id == id; };
-  if (!std::ranges::equal(step.sequences, decoded_, decoded)) return false;
-  // Sequences whose candidates all fit keep every row that leaves the window, too.
-  return std::ranges::none_of(step.sequences, [this](const StepSequence& part) {
-    return tiers_.shape.AllFit(part.past + part.rows);
-  });
-}
-
 void CudaLiteCache::BeginStep(const Step& step) {
   sequences_.CheckNoneLost(step);
   check_(step, tiers_.resident);
@@ -129,16 +117,13 @@ void CudaLiteCache::BeginStep(const Step& step) {
   context_ = ContextBucket(Describe(step));
   prefill_.BeginStep(step);
   if (layers_.Reserve(std::max<int64_t>(step.decode_rows, 1), context_)) {
-    decoded_.clear();
     decode_.Reserve();
     pulls_.Reserve(layers_);
   }
   started_ = false;
   unchecked_.Begin(step);
-  keeps_rows_ = KeepsRows(step);
-  decoded_.clear();
-  pulls_.BeginStep(keeps_rows_ ? 0 : block_.decoding(), block_.prefilling(), context_);
-  decode_.BeginStep(block_.Decoding(context_), keeps_rows_);
+  pulls_.BeginStep(block_.decoding(), block_.prefilling(), context_);
+  decode_.BeginStep(block_.Decoding(context_));
 }
 
 std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step& step) const {
@@ -155,7 +140,7 @@ std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step& step) const {
 void CudaLiteCache::Start(Stream& stream, float scale) {
   if (std::exchange(started_, true)) return;
   AsCuda(stream).AddCheck(check_transfers_);
-  if (decode_.prefetches() && !keeps_rows_) ops::cuda::ShareGpu(stream);
+  if (decode_.prefetches()) ops::cuda::ShareGpu(stream);
   pulls_.Start(stream, block_.device_number());
   block_.Send(stream);
   if (block_.decoding() > 0) decode_.Start(stream);
@@ -185,7 +170,7 @@ std::vector<CudaBranch*> CudaLiteCache::Branches() {
 void CudaLiteCache::Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                              float scale) {
   LC_CHECK(layer >= 1 && layer < tiers_.shape.layout.layers && q.rows >= step.decode_rows);
-  if (block_.decoding() == 0 || keeps_rows_ || !WantsPrediction(layer)) return;
+  if (block_.decoding() == 0 || !WantsPrediction(layer)) return;
   unchecked_.Issue();
   Start(stream, scale);
   decode_.Prefetch(stream, layer, q, scale);
@@ -224,7 +209,6 @@ void CudaLiteCache::EndStep(const Step& step) {
   for (const StepSequence& part : step.sequences) {
     if (part.decode) {
       counters_.CountDecode(part, growth_.StoredAfter(part) - tiers_.store.Length(part.id));
-      decoded_.push_back(part.id);
     } else {
       counters_.CountPrompt(part);
     }

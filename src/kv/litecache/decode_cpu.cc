@@ -164,28 +164,22 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
   const Shape& shape = tiers_.shape;
   const bool verifying = lookups == Lookups::kVerifying;
   const float margin = verifying ? prediction_margin_ : 0;
-  // A rejected query chose the rows when the window began later, so that rows which are outside of
-  // the window now may be missing.
-  const auto rejected = [&](const SequenceView& sequence, const HeadSlots& slots) {
-    return slots.window_begin > shape.RecentBegin(sequence.n());
-  };
-  const auto keeps = [&](const SequenceView& sequence, const HeadSlots& slots) {
-    return shape.AllFit(sequence.n()) ||
-           (sequence.keeps_rows && !slots.pending && !rejected(sequence, slots));
-  };
   lookups_.clear();
   ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
+    if (shape.AllFit(sequence.n())) return;
     HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
-    if (keeps(sequence, slots)) return;
     // Rows chosen at this step, by its prediction: also if a step that failed is run again.
     const bool predicted = verifying && slots.window_begin == shape.RecentBegin(sequence.n());
     const float tau =
         std::max(tiers_.plan.at(layer, head).tau - margin, predicted ? prediction_tau_ : -1);
+    // A rejected query chose the rows when the window began later, so that rows which are outside
+    // of the window now may be missing.
+    const bool rejected = slots.window_begin > shape.RecentBegin(sequence.n());
     lookups_.push_back({.q = Query(q, sequence, head),
                         .label = tiers_.slots.Label(*sequence.slots, list),
                         .importance = tiers_.plan.importance.data() + layer * shape.layout.q_heads +
                                       head * shape.group,
-                        .tau = slots.pending || rejected(sequence, slots) ? kAlwaysRefresh : tau});
+                        .tau = slots.pending || rejected ? kAlwaysRefresh : tau});
   });
   if (lookups_.empty()) return;
   ops::QsacLookup(stream, shape.group, shape.layout.head_dim, aggregation_, lookups_);
@@ -194,8 +188,7 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
   size_t index = 0;
   ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
     const int64_t n = sequence.n();
-    HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
-    if (keeps(sequence, slots)) return;
+    if (shape.AllFit(n)) return;
     const ops::LookupWork& lookup = lookups_[index++];
     HeadCounters& counters = Head(layer, head);
     (verifying ? counters.verified : counters.lookups) += 1;
@@ -208,6 +201,7 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
     } else {
       counters.hits += hit ? 1 : 0;
     }
+    HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
     if (hit) return;
     slots.pending = true;
     refreshes_.push_back({.sequence = &sequence,

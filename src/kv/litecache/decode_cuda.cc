@@ -49,9 +49,8 @@ void CudaDecodePath::Reserve() {
   if (corrections_) corrections_->Reserve(layers_.scratch_bytes(), aside);
 }
 
-void CudaDecodePath::BeginStep(const ops::cuda::StepView& step, bool keeps_rows) {
+void CudaDecodePath::BeginStep(const ops::cuda::StepView& step) {
   step_ = step;
-  keeps_rows_ = keeps_rows;
   decided_.assign(prefetched_.size(), 0);
   spilled_.assign(prefetched_.size(), 0);
 }
@@ -206,9 +205,7 @@ void CudaDecodePath::Attend(Stream& stream, int64_t index, const MatrixView& q, 
   } else {
     pulls_.Pass(stream, index);
     Spill(stream, index);
-    if (keeps_rows_) {
-      // Nothing to decide.
-    } else if (shape_.offloads(index)) {
+    if (shape_.offloads(index)) {
       LookUp(stream, At(index), q);
       Choose(stream, At(index), {.q = &q, .scale = softmax.scale}, OwnChain());
       pulls_.Pull(stream, step_, layers_, index);
@@ -250,7 +247,6 @@ std::vector<CudaBranch*> CudaDecodePath::Branches() {
 }
 
 void CudaDecodePath::AddTo(RecordingKey* key) const {
-  key->Add(keeps_rows_);
   if (decisions_) key->Add(decisions_->memory());
   if (corrections_) key->Add(corrections_->memory());
   if (results_ != nullptr) key->Add(results_->memory());

@@ -38,9 +38,8 @@ class CudaDecodePath {
   // Call after the layers' work arrays have been reallocated; recorded graphs must not refer to the
   // old scratch.
   void Reserve();
-  // step: its decode sequences. keeps_rows: heads attend what they have, and resident ones what the
-  // step before has selected.
-  void BeginStep(const ops::cuda::StepView& step, bool keeps_rows);
+  // step: its decode sequences.
+  void BeginStep(const ops::cuda::StepView& step);
 
   // The step's first operation.
   void Start(Stream& stream);
@@ -110,7 +109,6 @@ class CudaDecodePath {
 
   // State of the current step.
   ops::cuda::StepView step_;
-  bool keeps_rows_ = false;
   std::vector<uint8_t> decided_;  // layers decided ahead of time
   std::vector<uint8_t> spilled_;  // layers spilled ahead of time
   // Declared last: their destructors wait before what they use is freed.

@@ -54,7 +54,6 @@ struct SequenceView {
   int64_t encoded = 0;  // how many of those have metadata
   bool ends_prompt = false;
   bool drafted = false;
-  bool keeps_rows = false;
   SequenceSlots* slots = nullptr;
   // Lists of pages, by the tables' list indices.
   std::byte* const* const* store = nullptr;

@@ -189,33 +189,6 @@ TEST(LiteCachePolicy, AHitLeavesRowsPositionsAndLabelUntouched) {
   EXPECT_GT(misses, 20);
 }
 
-TEST(LiteCachePolicy, StepsOfADraftKeepTheRowsOfItsFirstOne) {
-  KvOptions options = Options("10%");
-  options.eta = 1;  // every lookup misses
-  Harness harness(kLayout, options, nullptr, 0.3, testing::TestRandom()());
-  const SequenceId id = harness.Create();
-  harness.Step({{id, 300, false}});
-  const auto kept = [&](int64_t layer, int64_t head) {
-    const auto label = harness.cache().Label(id, layer, head);
-    return std::pair(harness.cache().CachedPositions(id, layer, head),
-                     std::vector<float>(label.begin(), label.end()));
-  };
-  const auto lookups = [&] { return harness.cache().GetStats().lookups; };
-  for (int draft = 0; draft < 3; ++draft) {
-    const uint64_t before = lookups();
-    harness.Step({{.id = id, .drafted = true}});
-    const auto chosen = kept(1, 0);
-    EXPECT_EQ(lookups(), before + 4) << "two layers of two heads";
-    for (int i = 0; i < 6; ++i) {
-      harness.Step({{.id = id, .drafted = true, .keeps_rows = true}});
-      EXPECT_EQ(kept(1, 0), chosen);
-    }
-    EXPECT_EQ(lookups(), before + 4);
-    harness.TakeBack(id, 7);
-    harness.Step({{.id = id, .rows = 3, .decode = false, .drafted = true}});
-  }
-}
-
 // Every combination of window sizes with prompts around their boundaries, decoded until the ring
 // has wrapped around twice.
 TEST(LiteCachePolicy, TheRecentRingWrapsRightlyAtEveryBoundary) {

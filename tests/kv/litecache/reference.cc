@@ -353,8 +353,8 @@ bool Reference::LookUp(int64_t layer, int64_t head, int64_t n, const Vector& q, 
   return false;
 }
 
-void Reference::Decode(SequenceId id, int64_t layer, bool keeps_rows, const float* predicted_q,
-                       const float* q, const float* k, const float* v, float scale,
+void Reference::Decode(SequenceId id, int64_t layer, const float* predicted_q, const float* q,
+                       const float* k, const float* v, float scale,
                        const std::vector<Observed>& observed, double* out) {
   Sequence& sequence = sequences_.at(id);
   const int64_t d = layout_.head_dim;
@@ -375,9 +375,7 @@ void Reference::Decode(SequenceId id, int64_t layer, bool keeps_rows, const floa
     const Vector asked_query(asked, asked + group_ * d);
     const bool fits = n - recent - sink <= rows_for(n);
 
-    if (settings.resident && !settings.dense && !fits && keeps_rows && !keeps_) {
-      // What it has.
-    } else if (settings.resident) {
+    if (settings.resident) {
       const bool all = settings.dense || fits;
       state.cached = TopK(layer, head, state, keys, exact_query, scale, sink, n - recent,
                           all ? n : rows_for(n), nullptr);
@@ -401,7 +399,7 @@ void Reference::Decode(SequenceId id, int64_t layer, bool keeps_rows, const floa
         state.label = asked_query;
         state.cached =
             TopK(layer, head, state, keys, asked_query, scale, sink, n - recent, n, nullptr);
-      } else if (!keeps_rows) {
+      } else {
         // If the last lookup missed, nothing shows what the first one did.
         const bool verifies = predicted_q != nullptr && options_.verify_predictions;
         const bool* first = !verifies ? &seen.hit : seen.hit ? &seen.predicted : nullptr;
