@@ -2,10 +2,10 @@
 """Whether answers with drafts are those of full attention, token by token, and what the drafts bring.
 
     tools/exact_check.py MODEL TEXT... [--context 4000] [--tokens 256] [--count 20] [--batch 4] [--draft lookup,sparse]
-        [--draft-tokens 16,8,4] [--dtype f32] [--device cpu] [--option kv_budget=5%]...
+        [--draft-tokens 16,8,4] [--dtype f32] [--device cpu] [--temperature 0] [--option kv_budget=5%]...
 
 MODEL: a directory or a GGUF file. Prompts are passages of the texts at random places (--seed), of `context` tokens. Each is
-continued greedily with policy full, and with policy litecache and exact=true for every number of --draft-tokens. Prints for each
+continued with policy full, and with policy litecache and exact=true for every number of --draft-tokens: greedily, or sampled with the same seeds. Prints for each
 the answers that differ and, at their first different token, by how much policy full prefers its own (log-probabilities): two
 tokens within rounding are a tie. Then how many tokens were drafted and accepted, and milliseconds a token. Exits with 1 if an
 answer differs by more than a tie: 1e-3 in f32, 0.25 in bf16.
@@ -41,7 +41,8 @@ def prompts_of(llm, paths, arguments):
 
 def answers_of(llm, prompts, arguments):
     """The answers, and the seconds of decoding a token of all of them."""
-    params = SamplingParams(temperature=0, max_tokens=arguments.tokens, ignore_eos=True, logprobs=5)
+    params = SamplingParams(temperature=arguments.temperature, seed=arguments.seed, max_tokens=arguments.tokens,
+                            ignore_eos=True, logprobs=5)
     outputs, seconds = [], 0.0
     for begin in range(0, len(prompts), arguments.batch):
         batch = llm.generate(prompts[begin:begin + arguments.batch], params)
@@ -76,6 +77,7 @@ def main():
     parser.add_argument("--draft-tokens", default="16")
     parser.add_argument("--dtype", default="f32", choices=TIES)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--temperature", type=float, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of litecache_llm.LLM, for policy litecache")
