@@ -236,6 +236,12 @@ struct ModelConfig {
   bool shares_rows(int64_t layer) const { return layer >= layers - shared_layers; }
   // The layer whose keys and values a layer attends, its own or another's; -1: there is none.
   int64_t rows_of(int64_t layer) const;
+  // Whether an offloaded layer's projections to keys and values stay on the device: where windows
+  // or shared rows lie between whole layers, kvpr projects these further ahead, or later, than the
+  // places of offloaded layers allow (model/weight_placement.h).
+  bool keeps_projections(int64_t layer) const {
+    return !windowed.empty() && !has_window(layer) && !fused_qkv;
+  }
   kv::Layout kv_layout(DType dtype) const {
     return {.layers = layers,
             .q_heads = q_heads,

@@ -308,7 +308,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
                const MatrixView& v) override {
     const int64_t from = config().rows_of(index);
     const TransformerLayer& layer = layers_[static_cast<size_t>(from)];
-    AwaitWeights(stream, from, LayerPart::kKeyValue);
+    if (!config().keeps_projections(from)) AwaitWeights(stream, from, LayerPart::kKeyValue);
     if (layer.v.weight.rows > 0) {
       Multiply(stream, x, {Part(layer.k, k), Part(layer.v, v)});
     } else {

@@ -75,9 +75,14 @@ class Taker {
         layer.output_gate = RowsOf(layer.q, q, q);
         layer.q = RowsOf(layer.q, 0, q);
       }
-      if (own_rows) layer.k = Linear(kv, "self_attn.k_proj", k, c.hidden, c.attention_bias);
+      const auto of_rows = [&](const char* module) {
+        return c.keeps_projections(index_)
+                   ? TakeLinear(weights_, name_ + module, k, c.hidden, c.attention_bias)
+                   : Linear(kv, module, k, c.hidden, c.attention_bias);
+      };
+      if (own_rows) layer.k = of_rows("self_attn.k_proj");
       if (own_rows && !(c.keys_as_values && !c.has_window(index_))) {
-        layer.v = Linear(kv, "self_attn.v_proj", k, c.hidden, c.attention_bias);
+        layer.v = of_rows("self_attn.v_proj");
       }
     }
     layer.o = Linear(rest, "self_attn.o_proj", c.hidden, q, c.attention_output_bias);

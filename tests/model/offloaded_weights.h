@@ -60,10 +60,9 @@ TEST_P(OffloadedShapesTest, LogitsOfManyLayers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, OffloadedShapesTest,
-                         ::testing::Combine(::testing::Values("opt-125m", "qwen2.5-0.5b"),
+                         ::testing::Combine(::testing::Values("opt-125m", "qwen2.5-0.5b",
+                                                              "gemma3-270m"),
                                             ::testing::Values("cuda")),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).starts_with("opt") ? "opt" : "qwen2";
-                         });
+                         TestName);
 
 }  // namespace litecache::model
