@@ -110,7 +110,8 @@ class LabBenchCommand final : public cli::BenchCommand {
     text += fmt::format("{}blocks of sparse prompts replayed from {} ({}); kept here:",
                         text.empty() ? "" : "; ", blocks_file_, blocks_->Describe());
     for (const auto& [context, share] : kept_) {
-      text += fmt::format(" {:.1f}% of {} tokens", 100 * share, context);
+      text += fmt::format("{} {:.1f}% of {} tokens", context == kept_.begin()->first ? "" : ",",
+                          100 * share, context);
     }
     return text;
   }
