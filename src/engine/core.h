@@ -214,7 +214,7 @@ class Core {
   std::unique_ptr<DraftModel> draft_model_;  // null without
   StepCosts step_costs_;
   DraftingCosts drafting_costs_;
-  std::vector<StepDraft> step_drafts_;       // the samples for which such steps draft
+  std::vector<StepDraft> step_drafts_;  // the samples for which such steps draft
   StepPlan draft_plan_;
   bool drafting_pays_ = false;  // when it was last asked
   // Steps for which they have not drafted, and after how many they draft a few tokens, whether or

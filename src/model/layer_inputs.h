@@ -23,7 +23,7 @@ LayerInputs TakeLayerInputs(WeightStore& weights, const ModelConfig& config,
                             const std::string& prefix);
 
 // a.layer_inputs = the mean, times the root of 2, of a product of a.x, normed by layer, and
-// embedding_scale times the tokens' rows of the embedding. Overwrites a.token_inputs and a.h.
+// embedding_scale times the tokens' rows of the embedding. Overwrites token_inputs and h of `a`.
 void MakeLayerInputs(Stream& stream, const ModelConfig& config, const LayerInputs& weights,
                      std::span<const int32_t> tokens, float embedding_scale,
                      const TransformerActivations& a);

@@ -28,8 +28,8 @@ class StepCosts {
   std::array<double, kMostRows + 1> seconds_{};  // 0: not measured
 };
 
-// Of steps that draft, a token of each sample in a step: of a draft's first one, which may bring rows
-// that the others only keep, or compute rows that a draft model lacks, and of those behind it.
+// Of steps that draft, a token of each sample in a step: of a draft's first one, which may bring
+// rows that the others only keep, or compute rows that a draft model lacks, and of those behind it.
 struct DraftingCosts {
   explicit DraftingCosts(const StepCosts& unknown) : first(unknown), others(unknown) {}
 
