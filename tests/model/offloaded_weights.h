@@ -63,6 +63,9 @@ INSTANTIATE_TEST_SUITE_P(Shapes, OffloadedShapesTest,
                          ::testing::Combine(::testing::Values("opt-125m", "qwen2.5-0.5b",
                                                               "gemma3-270m"),
                                             ::testing::Values("cuda")),
-                         TestName);
+                         [](const auto& info) {
+                           const std::string& shape = std::get<0>(info.param);
+                           return shape.substr(0, shape.find_first_of(".-"));
+                         });
 
 }  // namespace litecache::model

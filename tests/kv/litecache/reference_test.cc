@@ -152,7 +152,7 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
   if (rounds >= 10) {
     EXPECT_GT(hits, lookups / 10);
     EXPECT_GT(lookups - hits, lookups / 10);
-    EXPECT_GT(corrected, verified / 20);
+    EXPECT_GT(corrected, verified / 40);
     EXPECT_GT(verified - corrected, verified / 20);
   }
   RecordProperty("lookups", std::to_string(lookups));
