@@ -167,8 +167,7 @@ Rows ResidentRows() {
       Row("resident_heads", &O::resident_heads, ResidentHeads(),
           "Heads whose rows all stay on the device, besides layer 0: a number (those that reuse "
           "least come first), formula (computed from the speed of the link and of a layer), all "
-          "(of "
-          "which all but those of layer 0 select), none"),
+          "(of which all but those of layer 0 select), none"),
       Row("resident_first_layer", &O::resident_first_layer, Flag(),
           "Keep layer 0 on the device, and with --prefetch auto all layers that are not predicted"),
       Row("resident_full_attention", &O::resident_full_attention, Flag(),
