@@ -44,6 +44,7 @@ class BlockRecorder final : public ops::ChoiceOverride {
     if (p.bits.empty()) {
       // A tile of queries is known with the first choice.
       p.query_rows = kept.query_rows;
+      LC_CHECK(p.query_rows > 0);
       const int64_t unit = std::lcm(p.query_rows, int64_t{ops::KeptBlocks::kRows});
       p.tokens = p.tokens / unit * unit;
       p.bits.resize(static_cast<size_t>(p.layers * p.q_heads * p.query_blocks() * p.words()));

@@ -30,7 +30,7 @@ std::unique_ptr<CallerStream> OrderWithCaller(Device& device, Stream& own, void*
 class KeepsCurrentGpu {
  public:
   KeepsCurrentGpu();
-  ~KeepsCurrentGpu();
+  ~KeepsCurrentGpu();  // NOLINT(performance-trivially-destructible): with CUDA it is not
   KeepsCurrentGpu(const KeepsCurrentGpu&) = delete;
   KeepsCurrentGpu& operator=(const KeepsCurrentGpu&) = delete;
 

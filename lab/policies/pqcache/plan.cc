@@ -91,7 +91,8 @@ class PqPlan final : public WithShape<CachePlan, Shape>, public ReplaysTrace {
 };
 
 std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
-                                std::shared_ptr<const Profile>, DeviceType device) {
+                                std::shared_ptr<const Profile>,  // NOLINT: the registry's
+                                DeviceType device) {
   CheckLayout(layout);
   CheckGpuHeads(layout, device, "pqcache");
   return std::make_unique<PqPlan>(layout, options, device);

@@ -80,7 +80,8 @@ class RetroPlan final : public WithShape<CachePlan, RetroShape>, public ReplaysT
 };
 
 std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
-                                std::shared_ptr<const Profile>, DeviceType device) {
+                                std::shared_ptr<const Profile>,  // NOLINT: the registry's
+                                DeviceType device) {
   CheckLayout(layout);
   CheckGpuHeads(layout, device, "retroinfer");
   if (options.measure_recall) {
