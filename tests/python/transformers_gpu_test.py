@@ -44,12 +44,12 @@ class Models(unittest.TestCase):
     def draw(self, batch, tokens):
         return torch.randint(3, SIZES["vocab_size"], (batch, tokens), device="cuda", generator=self.random)
 
-    @torch.no_grad()
     def logits(self, model, ids, cache, cuts):
         """Of all tokens, given to the model in parts that end at `cuts`."""
         parts = []
-        for begin, end in zip([0, *cuts], [*cuts, ids.shape[1]]):
-            parts.append(model(ids[:, begin:end], past_key_values=cache, use_cache=True).logits.double())
+        with torch.no_grad():
+            for begin, end in zip([0, *cuts], [*cuts, ids.shape[1]]):
+                parts.append(model(ids[:, begin:end], past_key_values=cache, use_cache=True).logits.double())
         return torch.cat(parts, 1)
 
     def cases(self, ids):
