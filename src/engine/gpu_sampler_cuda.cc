@@ -79,7 +79,7 @@ int64_t GpuSampler::Add(const Sampler& sampler, int64_t logit_row, bool logprob,
   // The host reports the error of a constraint that allows no token.
   if (!allowed.empty() && !AllowsSome(allowed, vocab_)) return -1;
   SampleRow& row = rows()[count_];
-  row = {.uniform = sampler.NextUniform(),
+  row = {.draw = sampler.NextDraw(),
          .temperature = params.temperature,
          .top_p = params.top_p,
          .min_p = params.min_p,

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "engine/random.h"
+#include "ops/sample/exponential_race_cpu.h"
 
 namespace litecache::engine {
 
@@ -59,7 +59,7 @@ Sampler::Sampler(const SamplingParams& params, uint64_t seed, int sample,
   if (params_.repetition_penalty != 1.0) history_.AddPrompt(prompt);
 }
 
-double Sampler::NextUniform() const { return UniformAt(seed_, sample_, drawn_); }
+ops::RaceDraw Sampler::NextDraw() const { return {seed_, drawn_, sample_}; }
 
 bool Sampler::HasPenalties() const {
   return params_.repetition_penalty != 1.0 || params_.presence_penalty != 0.0 ||
@@ -91,9 +91,7 @@ int32_t Sampler::SampleAllowed(std::span<const float> logits, SamplerScratch* sc
         "bad_words leave");
   }
   Penalize(&row);
-  int32_t token = Choose(row, scratch);
-  // Rounding may have moved the draw past the last token with a weight.
-  if (row[static_cast<size_t>(token)] == kNever) token = ArgMax(row);
+  const int32_t token = Choose(row, scratch);
   Count(token);
   return token;
 }
@@ -133,43 +131,19 @@ void Sampler::Penalize(std::vector<float>* row) const {
 }
 
 int32_t Sampler::Draw(std::span<const float> row, SamplerScratch* scratch) const {
-  const double uniform = NextUniform();
+  const ops::RaceDraw draw = NextDraw();
   const bool top_k = params_.top_k > 0 && static_cast<size_t>(params_.top_k) < row.size();
   if (!top_k && params_.top_p >= 1.0 && params_.min_p <= 0.0) {
-    return DrawFromAll(row, uniform, scratch);
+    return ops::cpu::DrawToken(row, ArgMax(row), static_cast<float>(1.0 / params_.temperature),
+                               draw);
   }
   Filter(row, scratch);
-  const std::vector<Candidate>& candidates = scratch->candidates;
-  double total = 0;
-  for (double weight : scratch->candidate_weights) total += weight;
-  double left = uniform * total;
-  for (size_t i = 0; i + 1 < candidates.size(); ++i) {
-    left -= scratch->candidate_weights[i];
-    if (left < 0) return candidates[i].token;
+  ops::FirstArrival first;
+  for (size_t i = 0; i < scratch->candidates.size(); ++i) {
+    const int32_t token = scratch->candidates[i].token;
+    first.Take(ops::ExponentialOf(draw, token) / scratch->candidate_weights[i], token);
   }
-  return candidates.back().token;
-}
-
-int32_t Sampler::DrawFromAll(std::span<const float> row, double uniform,
-                             SamplerScratch* scratch) const {
-  std::vector<float>& weights = scratch->weights;
-  weights.resize(row.size());
-  const double total = Weights(row, Max(row), static_cast<float>(1.0 / params_.temperature),
-                               weights, &scratch->block_sums);
-  double left = uniform * total;
-  size_t block = 0;
-  while (block + 1 < scratch->block_sums.size() && left >= scratch->block_sums[block]) {
-    left -= scratch->block_sums[block++];
-  }
-  const size_t end = std::min((block + 1) * kWeightBlock, row.size());
-  size_t last = block * kWeightBlock;  // with weight > 0: rounding must not select another token
-  for (size_t i = block * kWeightBlock; i < end; ++i) {
-    if (weights[i] <= 0) continue;
-    last = i;
-    left -= weights[i];
-    if (left < 0) break;
-  }
-  return static_cast<int32_t>(last);
+  return first.token;
 }
 
 void Sampler::Filter(std::span<const float> row, SamplerScratch* scratch) const {

@@ -8,6 +8,7 @@
 
 #include "engine/logits.h"
 #include "litecache/engine.h"
+#include "ops/sample/exponential_race.h"
 
 namespace litecache::engine {
 
@@ -51,7 +52,9 @@ class TokenHistory {
 // The repetition penalty considers prompt and answer, the other two only the answer. top-k keeps
 // exactly k tokens, top-p the fewest most likely tokens that reach p of the mass that top-k left,
 // min-p those at least min_p times as likely as the most likely one. Among equal logits the lower
-// token comes first. Biases of the same token add up.
+// token comes first. Biases of the same token add up. The draw is an exponential race
+// (ops/sample/exponential_race.h), so logits that differ a little draw the same token nearly
+// always.
 class Sampler {
  public:
   // `params` must be valid. seed and sample (its index in the request) select the random stream.
@@ -67,7 +70,7 @@ class Sampler {
   // For callers that choose the next token elsewhere with the same arithmetic: the inputs of the
   // choice besides the logits, and Accept() for the chosen token.
   const SamplingParams& params() const { return params_; }  // at most one bias per token
-  double NextUniform() const;
+  ops::RaceDraw NextDraw() const;
   std::span<const TokenHistory::Entry> seen() const { return history_.entries(); }
   void Accept(int32_t token) { Count(token); }
   // As if the last token, which this one is, had not been chosen.
@@ -80,7 +83,6 @@ class Sampler {
   int32_t Choose(std::span<const float> row, SamplerScratch* scratch) const;
   void Count(int32_t token);
   int32_t Draw(std::span<const float> row, SamplerScratch* scratch) const;
-  int32_t DrawFromAll(std::span<const float> row, double uniform, SamplerScratch* scratch) const;
   // Fills scratch->candidates with the tokens that top-k, top-p and min-p keep.
   void Filter(std::span<const float> row, SamplerScratch* scratch) const;
   void SelectNucleus(std::span<const float> row, SamplerScratch* scratch) const;

@@ -11,7 +11,6 @@
 #include <set>
 #include <vector>
 
-#include "engine/random.h"
 #include "test_seed.h"
 
 namespace litecache::engine {
@@ -271,27 +270,6 @@ TEST(Sampler, SameSeedSameTokensWhateverHappensBeside) {
   EXPECT_EQ(run(42, 0, &two), first);
   EXPECT_NE(run(42, 1, &two), first);
   EXPECT_NE(run(43, 0, &two), first);
-}
-
-// Test vectors of the Random123 distribution.
-TEST(Random, PhiloxKnownAnswers) {
-  using Words = std::array<uint32_t, 4>;
-  EXPECT_EQ(Philox({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));
-  EXPECT_EQ(Philox({0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff}, {0xffffffff, 0xffffffff}),
-            (Words{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}));
-  EXPECT_EQ(Philox({0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}),
-            (Words{0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}));
-}
-
-TEST(Random, UniformsStayBelowOneAndSpread) {
-  double sum = 0;
-  for (uint64_t i = 0; i < 100000; ++i) {
-    const double u = UniformAt(i % 7, static_cast<uint32_t>(i % 3), i);
-    ASSERT_GE(u, 0);
-    ASSERT_LT(u, 1);
-    sum += u;
-  }
-  EXPECT_NEAR(sum / 100000, 0.5, 6 * std::sqrt(1.0 / 12 / 100000));
 }
 
 }  // namespace

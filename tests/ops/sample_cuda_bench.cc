@@ -26,7 +26,7 @@ void BenchMode(Bench& bench, const char* mode, int64_t rows, const SampleRow& ro
   for (int64_t i = 0; i < rows; ++i) {
     SampleRow& one = all[static_cast<size_t>(i)];
     one.logit_row = static_cast<int32_t>(i);
-    one.uniform = (static_cast<double>(i) + 0.5) / static_cast<double>(rows);
+    one.draw = {.seed = 1, .index = static_cast<uint64_t>(i)};
     one.seen = static_cast<int32_t>(seen);
   }
   const Buffer input = bench.Upload(all), changed = bench.Upload(changes);

@@ -12,26 +12,34 @@ namespace litecache::ops::cuda {
 namespace sampling {
 namespace {
 
-// The drawn token, found in its block of tokens; -1 in thread blocks that do not have that block.
-__device__ int32_t DrawInBlock(SampleShared& shared, const Job& job, const Best& best) {
-  const float max = best.value;
-  const int32_t begin = shared.block * kWeightBlock - job.first;
-  if (begin < 0 || begin >= job.count) return -1;
-  if (threadIdx.x == 0) {
-    shared.hit = INT32_MAX;
-    shared.last = begin;
+// The token that is drawn from all of them, on every thread of rank 0's block; -1 in the others.
+__device__ int32_t DrawToken(const ClusterTeam& team, SampleShared& shared, const Job& job,
+                             float max) {
+  FirstArrival first;
+  const int32_t counters = (job.count + kRaceBlock - 1) / kRaceBlock * kRaceLanes;
+  for (int32_t c = threadIdx.x; c < counters; c += kTeamThreads) {
+    // A slice begins at a multiple of kWeightBlock, which is one of kRaceBlock.
+    const PhiloxWords words = RaceWords(job.row.draw, static_cast<uint32_t>(job.first / 4 + c));
+#pragma unroll
+    for (int32_t j = 0; j < 4; ++j) {
+      const int32_t i = c / kRaceLanes * kRaceBlock + j * kRaceLanes + c % kRaceLanes;
+      if (i >= job.count) continue;
+      const auto weight = static_cast<double>(Weight(job, max, i));
+      // Most tokens would come later than the thread's first one even if their rest were nothing.
+      if (words.word[j] * kWordUnit >= first.time * weight) continue;
+      const int32_t token = job.first + i;
+      first.Take(ExponentialOf(job.row.draw, token, words.word[j]) / weight, token);
+    }
   }
-  const int32_t i = begin + static_cast<int32_t>(threadIdx.x);
-  const double weight = i < job.count ? static_cast<double>(Weight(job, max, i)) : 0.0;
-  double total;
-  const double before = BlockExclusiveSum(shared, weight, &total);  // contains barriers
-  if (weight > 0) {
-    if (before + weight > shared.left) atomicMin(&shared.hit, i);
-    atomicMax(&shared.last, i);  // rounding must not draw an impossible token
+  first = BlockFirst(shared, first);
+  if (threadIdx.x == 0) shared.first = first;
+  team.Sync();
+  if (team.rank != 0) return -1;
+  for (int rank = 1; rank < team.size; ++rank) {
+    const FirstArrival* other = team.Of(&shared.first, rank);
+    first.Take(other->time, other->token);
   }
-  __syncthreads();
-  const int32_t chosen = shared.hit != INT32_MAX ? shared.hit : shared.last;
-  return job.x[chosen] == -INFINITY ? best.id : job.first + chosen;
+  return first.token;
 }
 
 __global__ void __launch_bounds__(kTeamThreads, 1)
@@ -93,8 +101,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
     if (row.mode == SampleMode::kGreedy) {
       out.token = team.rank == 0 ? best.id : -1;
     } else if (row.mode == SampleMode::kAll) {
-      SumWeights(team, shared, job, best.value);
-      out.token = DrawInBlock(shared, job, best);
+      out.token = DrawToken(team, shared, job, best.value);
     } else {
       Filter(team, shared, job, best, &out);
     }

@@ -7,6 +7,7 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
+#include "ops/sample/exponential_race.h"
 
 namespace litecache::ops::cuda {
 
@@ -32,7 +33,7 @@ struct LogitChange {
 
 // How to choose one row's token. The fields are engine::SamplingParams', already checked.
 struct SampleRow {
-  double uniform = 0;  // the random number in [0, 1)
+  RaceDraw draw;
   double temperature = 1;
   double top_p = 1;
   double min_p = 0;
@@ -72,9 +73,9 @@ size_t SampleScratchBytes(Stream& stream, int64_t rows, int64_t vocab);
 
 // Computes out[i] for rows[i], i < count; rows, changes, masks and out are device memory. Tokens
 // whose bit in a row's mask is not set (bit i % 32 of word i / 32; at least one is set) are
-// excluded first. logits [R, vocab] f32 are unchanged. Two rows may read the same logits. Weights,
-// and their sums in float, equal the host's bit for bit; sums in double are added in another order:
-// the token differs only if the draw is within 1e-12 of the border between two.
+// excluded first. logits [R, vocab] f32 are unchanged. Two rows may read the same logits. Random
+// numbers, weights, and their sums in float, equal the host's bit for bit; logarithms may differ in
+// their last bit: the token differs only if two arrive within 1e-15 of their time of each other.
 void SampleTokens(Stream& stream, const MatrixView& logits, const SampleRow* rows, int64_t count,
                   const LogitChange* changes, const uint32_t* masks, SampledToken* out,
                   void* scratch);

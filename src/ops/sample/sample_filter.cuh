@@ -115,33 +115,19 @@ __device__ inline int32_t DrawCandidate(SampleShared& shared, const Job& job, co
   double total;
   double before = BlockExclusiveSum(shared, sum, &total);
   if (share > 0) wanted = share * total;
-  sum = 0;
+  FirstArrival first;
 #pragma unroll
   for (int j = 0; j < kPerThread; ++j) {
     const double weight = weights[j];
     // The most likely candidate has weight 1.
-    if (before >= wanted || weight < job.row.min_p) weights[j] = -1;
+    if (weight > 0 && before < wanted && weight >= job.row.min_p) {
+      const auto token =
+          static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(job.candidates[begin + j]));
+      first.Take(ExponentialOf(job.row.draw, token) / weight, token);
+    }
     before += weight;
-    if (weights[j] > 0) sum += weights[j];
   }
-  if (threadIdx.x == 0) {
-    shared.hit = INT32_MAX;
-    shared.last = 0;
-  }
-  before = BlockExclusiveSum(shared, sum, &total);  // contains barriers
-  const double left = job.row.uniform * total;
-#pragma unroll
-  for (int j = 0; j < kPerThread; ++j) {
-    if (j >= each || begin + j >= count || weights[j] < 0) continue;
-    before += weights[j];
-    if (before > left) atomicMin(&shared.hit, begin + j);
-    atomicMax(&shared.last, begin + j);
-  }
-  __syncthreads();
-  const int32_t chosen = shared.hit != INT32_MAX ? shared.hit : shared.last;
-  const uint64_t key = job.candidates[chosen];
-  if (LogitOf(static_cast<uint32_t>(key >> 32)) == -INFINITY) return best.id;
-  return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
+  return BlockFirst(shared, first).token;
 }
 
 // Fills `out` if this block knows the token; every block of the team passes the same barriers.
@@ -156,8 +142,7 @@ __device__ inline void Filter(const ClusterTeam& team, SampleShared& shared, con
     count = Collect(team, shared, job, threshold, key_at);
     if (row.top_p < 1.0) share = row.top_p;
   } else if (row.mode == SampleMode::kNucleus) {
-    SumWeights(team, shared, job, best.value);
-    wanted = row.top_p * shared.total;
+    wanted = row.top_p * SumWeights(team, shared, job, best.value);
     const float depth = NucleusDepth(team, shared, job, best.value, wanted);
     count = Collect(team, shared, job, {0, 0}, [&](int32_t i) -> uint32_t {
       return __fmul_rn(__fsub_rn(best.value, job.x[i]), row.inverse_temperature) <= depth ? 1 : 0;

@@ -40,11 +40,9 @@ struct SampleShared {
   double team_sums[kBars];
   int32_t collected;
   float all_block_sums[kMostBlocks];  // in rank 0: the whole team's
-  double total;
-  double left;
-  int32_t block;
   double warp_scan[kTeamWarps];
-  int32_t hit, last;
+  FirstArrival warp_first[kTeamWarps];
+  FirstArrival first;  // in this block
 };
 
 template <typename T>
@@ -186,10 +184,9 @@ __device__ __forceinline__ float Weight(const Job& job, float max, int32_t i) {
   return ExpOfNonPositive(__fmul_rn(__fsub_rn(job.x[i], max), job.row.inverse_temperature));
 }
 
-// Sums the weights of each kWeightBlock tokens and their total, and finds the block of tokens that
-// the draw falls into and the remainder within it.
-__device__ inline void SumWeights(const ClusterTeam& team, SampleShared& shared, const Job& job,
-                                  float max) {
+// The sum of all weights: of each kWeightBlock tokens in float, of those in double.
+__device__ inline double SumWeights(const ClusterTeam& team, SampleShared& shared, const Job& job,
+                                    float max) {
   const int lane = threadIdx.x % kSumLanes;
   const unsigned half = 0xffffu << (threadIdx.x % 32 / kSumLanes * kSumLanes);
   const int32_t blocks = (job.count + kWeightBlock - 1) / kWeightBlock;
@@ -215,17 +212,28 @@ __device__ inline void SumWeights(const ClusterTeam& team, SampleShared& shared,
   const auto b = static_cast<int32_t>(threadIdx.x);
   const float mine = b < all_blocks ? team.Of(shared.all_block_sums, 0)[b] : 0.0f;
   double total;
-  const double before = BlockExclusiveSum(shared, static_cast<double>(mine), &total);
-  const double left = job.row.uniform * total;
-  if (b == 0) {
-    shared.total = total;
-    shared.block = 0;
-  }
+  BlockExclusiveSum(shared, static_cast<double>(mine), &total);
+  return total;
+}
+
+// The first arrival of all of the block's threads, on every thread.
+__device__ inline FirstArrival BlockFirst(SampleShared& shared, FirstArrival first) {
+  const auto warp_first = [&] {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+      const double time = __shfl_xor_sync(kFullMask, first.time, step);
+      const int32_t token = __shfl_xor_sync(kFullMask, first.token, step);
+      first.Take(time, token);
+    }
+  };
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  warp_first();
   __syncthreads();
-  if (b > 0 && b < all_blocks && before <= left) atomicMax(&shared.block, b);
+  if (lane == 0) shared.warp_first[warp] = first;
   __syncthreads();
-  if (b == shared.block) shared.left = left - before;
-  __syncthreads();
+  first = shared.warp_first[lane];
+  warp_first();
+  return first;
 }
 
 }  // namespace litecache::ops::cuda::sampling
