@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "base/error.h"
@@ -11,11 +10,13 @@
 #include "io/json.h"
 #include "io/mapped_file.h"
 #include "lab/trace/bit_stream.h"
+#include "lab/trace/recording_file.h"
 
 namespace litecache::lab {
 namespace {
 
-constexpr std::string_view kBlocksMagic = "LCBLOCK1";
+constexpr RecordingKind kBlocksKind = {"LCBLOCK1", "no recorded blocks",
+                                       "litecache-lab record-blocks"};
 constexpr int64_t kBlocksVersion = 1;
 
 // Far above any recording; products of them fit 64 bits.
@@ -135,10 +136,6 @@ std::string BlockPatterns::Bytes() const {
       {"text_hash", text_hash},
       {"created", created},
   };
-  const std::string json = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  std::string bytes(kBlocksMagic);
-  for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(json.size() >> (8 * i)));
-  bytes += json;
   BitWriter out;
   std::vector<uint32_t> gaps;
   for (int64_t head = 0; head < layers * q_heads; ++head) {
@@ -159,7 +156,7 @@ std::string BlockPatterns::Bytes() const {
     out.Put(static_cast<uint32_t>(gaps.size()), kCountBits);
     out.PutList(gaps);
   }
-  return bytes + out.bytes();
+  return RecordingStart(kBlocksKind, header) + out.bytes();
 }
 
 void BlockPatterns::Save(const std::filesystem::path& path) const {
@@ -171,29 +168,10 @@ BlockPatterns BlockPatterns::Load(const std::filesystem::path& path) {
 }
 
 BlockPatterns BlockPatterns::Parse(std::span<const std::byte> file, const std::string& name) {
-  constexpr size_t kStart = kBlocksMagic.size() + 8;
-  if (file.size() < kStart ||
-      std::memcmp(file.data(), kBlocksMagic.data(), kBlocksMagic.size()) != 0) {
-    throw FileError(
-        "{}: no recorded blocks: it does not begin with '{}'; make one with "
-        "`litecache-lab record-blocks`",
-        name, kBlocksMagic);
-  }
-  uint64_t length = 0;
-  for (size_t i = 0; i < 8; ++i) {
-    length |= static_cast<uint64_t>(file[kBlocksMagic.size() + i]) << (8 * i);
-  }
-  if (length > file.size() - kStart) {
-    throw FileError("{}: ends within 'header': {} bytes are there, {} are needed", name,
-                    file.size() - kStart, length);
-  }
-  const auto text = file.subspan(kStart, static_cast<size_t>(length));
+  const Recording recording = SplitRecording(kBlocksKind, file, name);
+  const std::span<const std::byte> body = recording.body;
   BlockPatterns p;
-  const std::string header_name = name + " (header)";
-  ReadBlocksHeader(
-      io::ParseJson({reinterpret_cast<const char*>(text.data()), text.size()}, header_name),
-      header_name, &p);
-  const auto body = file.subspan(kStart + text.size());
+  ReadBlocksHeader(recording.header, recording.header_name, &p);
   // Every head's number of changes takes 32 bits: checked before memory is allocated. A block of
   // queries sees its own rows, which none before it has kept, so that it has a change at least.
   const auto heads = static_cast<uint64_t>(p.layers * p.q_heads);

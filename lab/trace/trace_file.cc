@@ -12,12 +12,13 @@
 #include "io/mapped_file.h"
 #include "kv/cache.h"
 #include "lab/trace/bit_stream.h"
+#include "lab/trace/recording_file.h"
 #include "lab/trace/trace.h"
 
 namespace litecache::lab {
 namespace {
 
-constexpr std::string_view kMagic = "LCTRACE1";
+constexpr RecordingKind kTraceKind = {"LCTRACE1", "not a trace", "litecache-lab record"};
 constexpr int64_t kVersion = 3;
 
 // Far above any recording; products of them fit 64 bits.
@@ -222,10 +223,7 @@ std::string Trace::Bytes() const {
       {"text", text},           {"text_hash", text_hash},
       {"retriever", retriever}, {"created", created},
   };
-  const std::string json = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  std::string bytes(kMagic);
-  for (int i = 0; i < 8; ++i) bytes.push_back(static_cast<char>(json.size() >> (8 * i)));
-  bytes += json;
+  std::string bytes = RecordingStart(kTraceKind, header);
   bytes.append(reinterpret_cast<const char*>(importance.data()), importance.size() * sizeof(float));
   BitWriter out;
   for (size_t head = 0; head < importance.size(); ++head) {
@@ -253,35 +251,18 @@ Trace Trace::Load(const std::filesystem::path& path) {
 }
 
 Trace Trace::Parse(std::span<const std::byte> file, const std::string& name) {
-  auto left = file;
-  const auto take = [&](uint64_t bytes, const char* part) {
-    if (bytes > left.size()) {
-      throw FileError("{}: ends within '{}': {} bytes are there, {} are needed", name, part,
-                      left.size(), bytes);
-    }
-    const auto taken = left.first(static_cast<size_t>(bytes));
-    left = left.subspan(static_cast<size_t>(bytes));
-    return taken;
-  };
-  if (file.size() < kMagic.size() ||
-      std::memcmp(take(kMagic.size(), "magic").data(), kMagic.data(), kMagic.size()) != 0) {
-    throw FileError(
-        "{}: not a trace: it does not begin with '{}'; make one with "
-        "`litecache-lab record`",
-        name, kMagic);
-  }
-  uint64_t length = 0;
-  const auto length_bytes = take(8, "header");
-  for (size_t i = 0; i < 8; ++i) length |= static_cast<uint64_t>(length_bytes[i]) << (8 * i);
-  const auto text = take(length, "header");
+  const Recording recording = SplitRecording(kTraceKind, file, name);
   Trace t;
-  const std::string header_name = name + " (header)";
-  ReadHeader(io::ParseJson({reinterpret_cast<const char*>(text.data()), text.size()}, header_name),
-             header_name, &t);
+  ReadHeader(recording.header, recording.header_name, &t);
 
   // Sizes are checked against the bytes that exist before memory is allocated.
   const auto q_heads = static_cast<uint64_t>(t.layers * t.q_heads);
-  const auto importance = take(q_heads * sizeof(float), "importance");
+  if (q_heads * sizeof(float) > recording.body.size()) {
+    throw FileError("{}: ends within 'importance': {} bytes are there, {} are needed", name,
+                    recording.body.size(), q_heads * sizeof(float));
+  }
+  const auto importance = recording.body.first(q_heads * sizeof(float));
+  const auto left = recording.body.subspan(importance.size());
   t.importance.resize(q_heads);
   std::memcpy(t.importance.data(), importance.data(), importance.size());
   for (const float value : t.importance) {

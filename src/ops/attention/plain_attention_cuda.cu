@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kThreads) PlainKernel(const __grid_constant__ 
   const AttentionArrays& a = p.arrays;
   __shared__ float maxima[kWarps], sums[kWarps];
   __shared__ float values[kWarps][kMost];
-  const auto row = static_cast<int32_t>(blockIdx.y), query_head = static_cast<int32_t>(blockIdx.x);
+  const auto row = static_cast<int32_t>(blockIdx.x), query_head = static_cast<int32_t>(blockIdx.y);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t index = SequenceOfRow(p.tables.step, row);
   if (index < 0) return;
@@ -97,8 +97,8 @@ void PlainAttention(Stream& stream, const AttendedTables& tables,
   PlainProblem p;
   p.tables = tables;
   p.arrays = AttentionArrays(operands, tables.kv_heads, table.format.head_dim);
-  LC_CHECK(operands.q.rows <= 65535, "too many rows in one step");
-  const dim3 grid(static_cast<unsigned>(operands.q_heads), static_cast<unsigned>(operands.q.rows));
+  // A grid has 65,535 blocks at most in y: a prompt may have more rows.
+  const dim3 grid(static_cast<unsigned>(operands.q.rows), static_cast<unsigned>(operands.q_heads));
   const bool small = p.arrays.head_dim <= 256;
   const auto of_bf16 = small ? PlainKernel<__nv_bfloat16, 256> : PlainKernel<__nv_bfloat16, 512>;
   const auto of_f32 = small ? PlainKernel<float, 256> : PlainKernel<float, 512>;
