@@ -45,6 +45,8 @@ struct Layout {
   std::vector<bool> windowed = {};  // empty: none
   // Of these layers, if they have heads of their own; 0: as the others.
   int64_t window_kv_heads = 0, window_head_dim = 0;
+  // Of attention's scores (ops/attention/softmax.h), for what chooses rows by them; 0: none.
+  float score_cap = 0;
   // Layers [layers] that keep a state of this shape instead of rows.
   ops::GatedDeltaShape delta = {};
   std::vector<bool> recurrent = {};  // empty: none

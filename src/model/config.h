@@ -253,6 +253,7 @@ struct ModelConfig {
             .windowed = windowed,
             .window_kv_heads = window_kv_heads,
             .window_head_dim = window_head_dim,
+            .score_cap = static_cast<float>(attention_cap),
             .delta = delta,
             .recurrent = recurrent};
   }

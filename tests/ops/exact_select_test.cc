@@ -46,16 +46,24 @@ TEST(ExactSelect, EqualsASoftmaxOfDotProducts) {
           error = std::max(error, scale * size * static_cast<double>(s.head_dim) * 0x1p-24);
         }
       }
-      std::vector<ExactSelectWork> work;
-      std::vector<Result> results;
-      const std::vector<Range> ranges = Ranges(random, s.tokens);
-      for (const Range& r : ranges) results.emplace_back(r, r.end - r.begin);
-      for (Result& r : results) {
-        work.push_back({.q = q.data(), .scale = scale, .rows = rows, .selection = r.selection});
-      }
-      RunAll(work, results, [&](auto items) { ExactSelect(stream, s.group, items); });
-      for (size_t i = 0; i < ranges.size(); ++i) {
-        ExpectSoftmaxSelection(results[i], dots, scale, ranges[i], 2 * error + 1e-5);
+      for (const float cap : {0.0f, 1.5f}) {
+        std::vector<std::vector<double>> scores = dots;
+        for (auto& of_head : scores) {
+          const double limit = cap / scale;
+          for (double& x : of_head) x = cap == 0 ? x : limit * std::tanh(x / limit);
+        }
+        std::vector<ExactSelectWork> work;
+        std::vector<Result> results;
+        const std::vector<Range> ranges = Ranges(random, s.tokens);
+        for (const Range& r : ranges) results.emplace_back(r, r.end - r.begin);
+        for (Result& r : results) {
+          work.push_back(
+              {.q = q.data(), .scale = scale, .cap = cap, .rows = rows, .selection = r.selection});
+        }
+        RunAll(work, results, [&](auto items) { ExactSelect(stream, s.group, items); });
+        for (size_t i = 0; i < ranges.size(); ++i) {
+          ExpectSoftmaxSelection(results[i], scores, scale, ranges[i], 2 * error + 1e-5);
+        }
       }
     }
   });

@@ -10,7 +10,7 @@ namespace {
 class ExactRetriever final : public Retriever {
  public:
   ExactRetriever(const Layout& layout, const KvOptions& options)
-      : group_(layout.q_heads / layout.kv_heads) {
+      : group_(layout.q_heads / layout.kv_heads), score_cap_(layout.score_cap) {
     const int64_t d = layout.head_dim;
     if (options.host_rows == "fp8" || options.host_rows == "int8") {
       key_bytes_ = d + 4;
@@ -33,15 +33,19 @@ class ExactRetriever final : public Retriever {
   void Select(Stream& stream, std::span<SelectWork> work) override {
     SelectAs(
         work, items_,
-        [](const SelectWork& w) {
-          return ops::ExactSelectWork{
-              .q = w.q, .scale = w.scale, .rows = w.rows, .selection = ToSelection(w)};
+        [&](const SelectWork& w) {
+          return ops::ExactSelectWork{.q = w.q,
+                                      .scale = w.scale,
+                                      .cap = score_cap_,
+                                      .rows = w.rows,
+                                      .selection = ToSelection(w)};
         },
         [&](std::span<ops::ExactSelectWork> items) { ops::ExactSelect(stream, group_, items); });
   }
 
  private:
   int64_t group_;
+  float score_cap_;
   int64_t key_bytes_;  // of one row
   std::vector<ops::ExactSelectWork> items_;
 };

@@ -129,6 +129,7 @@ class MatrixRetriever : public Retriever {
         [&](const SelectWork& w) {
           SelectItem item{.q = w.q,
                           .scale = w.scale,
+                          .cap = score_cap_,
                           .metadata = {w.metadata, metadata_tokens_},
                           .selection = ToSelection(w)};
           item.*Operations::kSelectMatrix = matrices_.Of(w.layer, w.head);
@@ -143,6 +144,7 @@ class MatrixRetriever : public Retriever {
                   uint64_t page_bytes, HeadMatrices matrices)
       : head_dim_(layout.head_dim),
         group_(layout.q_heads / layout.kv_heads),
+        score_cap_(layout.score_cap),
         format_(format),
         name_(name),
         metadata_tokens_(
@@ -154,6 +156,7 @@ class MatrixRetriever : public Retriever {
 
   int64_t head_dim_;
   int64_t group_;  // query heads a KV head
+  float score_cap_;
   Format format_;
 
  private:

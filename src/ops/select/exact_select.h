@@ -15,6 +15,8 @@ namespace litecache::ops {
 struct ExactSelectWork {
   const float* q = nullptr;  // [group][head_dim]
   float scale = 0;           // > 0
+  // Of scale * q.K (Softmax::cap), on the CPU only; 0: none.
+  float cap = 0;
   PagedRows rows;
   Selection selection;
 };

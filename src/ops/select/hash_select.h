@@ -48,6 +48,7 @@ enum class HashScore {
 struct HashSelectWork {
   const float* q = nullptr;  // [m][head_dim]
   float scale = 0;           // multiplies q.k; used by kSoftmax
+  float cap = 0;             // as of ExactSelectWork; used by kSoftmax
   const float* weight = nullptr;
   PagedMetadata metadata;
   Selection selection;

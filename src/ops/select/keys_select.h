@@ -63,6 +63,7 @@ struct KeysSelectWork {
   const float* q = nullptr;  // [group][head_dim]
   const float* rotation = nullptr;
   float scale = 0;  // > 0
+  float cap = 0;    // as of ExactSelectWork
   PagedMetadata metadata;
   Selection selection;
 };

@@ -39,6 +39,7 @@ struct ProjectionSelectWork {
   const float* q = nullptr;  // [group][head_dim]
   const float* basis = nullptr;
   float scale = 0;  // > 0
+  float cap = 0;    // as of ExactSelectWork
   PagedMetadata metadata;
   Selection selection;
 };

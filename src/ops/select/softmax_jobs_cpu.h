@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "ops/dense/soft_cap_cpu.h"
 #include "ops/select/group_softmax_cpu.h"
 #include "ops/select/jobs_cpu.h"
 #include "ops/select/need.h"
@@ -13,11 +14,11 @@
 
 namespace litecache::ops::cpu {
 
-// For each work w (with w.selection and w.scale): score(w, begin, end, scores, stride) writes the
-// scores of candidates [begin, end) of head j to scores + j * stride (it may write up to kBlock - 1
-// floats before and after them); then their softmax is summed over the heads and the best are
-// selected. adjust(w, sums) may change the candidates' sums before the selection. Pieces of
-// `tokens`, a multiple of kBlock.
+// For each work w (with w.selection, w.scale and perhaps w.cap): score(w, begin, end, scores,
+// stride) writes the scores of candidates [begin, end) of head j to scores + j * stride (it may
+// write up to kBlock - 1 floats before and after them); then their softmax is summed over the heads
+// and the best are selected. adjust(w, sums) may change the candidates' sums before the selection.
+// Pieces of `tokens`, a multiple of kBlock.
 inline constexpr int64_t kSoftmaxBlock = 32;
 
 struct AsTheyAre {};
@@ -52,8 +53,11 @@ void SelectBySoftmax(ThreadPool& pool, std::span<Work> work, int64_t group, int6
         float* scores = scratch + (begin - origin_of(w));
         score(w, begin, end, scores, stride_of(w));
         for (int64_t j = 0; j < group; ++j) {
-          parts_of(w, scratch)[index * group + j] =
-              SoftmaxPiece(scores + j * stride_of(w), end - begin, w.scale);
+          float* const of_head = scores + j * stride_of(w);
+          if constexpr (requires { w.cap; }) {
+            if (w.cap != 0) SoftCap(of_head, end - begin, w.cap / w.scale);
+          }
+          parts_of(w, scratch)[index * group + j] = SoftmaxPiece(of_head, end - begin, w.scale);
         }
       },
       [&](int64_t job, float* scratch) {
