@@ -38,13 +38,16 @@ double StateFlops(const model::ModelConfig& c, int64_t layer) {
 // and for the layer's input of the token.
 double FeedForwardWeights(const model::ModelConfig& c, int64_t layer) {
   const auto hidden = static_cast<double>(c.hidden);
-  if (!c.has_experts(layer)) {
+  double ordinary = 0;
+  if (c.has_ordinary_block(layer)) {
     const int64_t matrices = c.family == model::Family::kOpt ? 2 : 3;
-    return hidden * static_cast<double>(matrices * c.intermediate_of(layer) + 3 * c.layer_input);
+    ordinary =
+        hidden * static_cast<double>(matrices * c.intermediate_of(layer) + 3 * c.layer_input);
   }
+  if (!c.has_experts(layer)) return ordinary;
   const model::ExpertConfig& e = c.experts;
   const int64_t shared = 3 * e.shared + (e.gates_shared() ? 1 : 0);
-  return hidden * static_cast<double>(e.count + 3 * e.active * e.intermediate + shared);
+  return ordinary + hidden * static_cast<double>(e.count + 3 * e.active * e.intermediate + shared);
 }
 
 // One query row over `keys` keys in one layer: q.k and the weighted sum.

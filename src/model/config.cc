@@ -126,7 +126,7 @@ int64_t CountParameters(const ModelConfig& c, int64_t experts) {
   // An expert's row of the router, and with it all that is its own.
   const int64_t router =
       c.hidden + (c.experts.bias ? 1 : 0) + (c.experts.correction.empty() ? 0 : 1);
-  int64_t expert = router + 3 * c.hidden * c.experts.intermediate;
+  int64_t expert = router + 3 * c.hidden * c.experts.intermediate + (c.experts.beside ? 1 : 0);
   if (c.experts.bias) expert += 2 * c.experts.intermediate + c.hidden;
   const int64_t shared = c.hidden * (3 * c.experts.shared + (c.experts.gates_shared() ? 1 : 0));
   const ops::GatedDeltaShape& d = c.delta;
@@ -135,8 +135,13 @@ int64_t CountParameters(const ModelConfig& c, int64_t experts) {
   int64_t total = c.layers * layer_norms * norm;
   for (int64_t layer = 0; layer < c.layers; ++layer) {
     total += c.is_recurrent(layer) ? delta_weights : CountAttention(c, layer);
-    total += c.has_experts(layer) ? experts * expert + (c.experts.count - experts) * router + shared
-                                  : mlp_matrices * c.hidden * c.intermediate_of(layer) + mlp_biases;
+    if (c.has_experts(layer)) {
+      total += experts * expert + (c.experts.count - experts) * router + shared;
+      if (c.experts.beside) total += 4 * c.hidden;  // three norms, and the router's
+    }
+    if (c.has_ordinary_block(layer)) {
+      total += mlp_matrices * c.hidden * c.intermediate_of(layer) + mlp_biases;
+    }
   }
   if (c.layer_scales) total += c.layers;
   if (c.layer_input > 0) {

@@ -105,13 +105,16 @@ struct ExpertConfig {
   std::string shared_module = "shared_expert";
   // It is times the sigmoid of a product of its own: "mlp.shared_expert_gate.weight" [1, hidden].
   bool shared_gate = true;
+  // They stand beside an ordinary block, to whose output theirs is added; the router and they get
+  // the residual stream after norms of their own (Gemma 4).
+  bool beside = false;
   // Directories may have the experts of a layer in two tensors (io::Checkpoint).
   bool stacked = false;
   std::vector<bool> dense;  // [layers]: layers with an ordinary block; empty: none
   bool bias = false;        // of the router and of all matrices
   // Of a part that has some of the experts, these (model/shard.h).
   ops::ExpertRange own;
-  std::string module = "mlp", router = "gate";
+  std::string module = "mlp", router = "gate";  // module: empty, if they are the layer's own
   std::string gate = "gate_proj", up = "up_proj", down = "down_proj";
 
   int64_t own_count() const { return own.count > 0 ? own.count : count; }
@@ -217,6 +220,7 @@ struct ModelConfig {
     return experts.count > 0 &&
            (experts.dense.empty() || !experts.dense[static_cast<size_t>(layer)]);
   }
+  bool has_ordinary_block(int64_t layer) const { return !has_experts(layer) || experts.beside; }
   // Of the layers that attend the whole context, and of all layers where windows have no heads of
   // their own.
   int64_t q_width() const { return q_heads * head_dim; }

@@ -18,10 +18,20 @@ struct SharedExpert {
   MatrixView gate, up, down;
 };
 
+// What experts have that stand beside an ordinary block: norms [hidden].
+struct BesideNorms {
+  const float* router = nullptr;  // of the router's input
+  const float* input = nullptr;
+  const float* output = nullptr;
+  const float* ordinary = nullptr;  // of the ordinary block's output
+};
+
 struct ExpertBlock {
   MatrixView router;                   // [experts, hidden]
   const float* router_bias = nullptr;  // [experts]
   const float* correction = nullptr;   // [experts]
+  const float* scales = nullptr;       // [experts], of their weights
+  BesideNorms beside;                  // where config.beside
   ops::ExpertLayer experts;
   // Where config.shared is not 0. joined: its three matrices are the last of `experts`, which saves
   // a step on a GPU three kernels; their shapes and types allow it.
@@ -45,16 +55,24 @@ struct ExpertActivations {
   // Of the shared expert.
   MatrixView share;                   // [T, 1] f32
   MatrixView shared_gate, shared_up;  // [T, shared] in the products' dtype
+  MatrixView beside;                  // [T, hidden] f32, of experts beside an ordinary block
 
   ExpertActivations Rows(int64_t begin, int64_t count) const;
 };
 // scratch_bytes: the most of the model's layers, for `rows` rows (ops/experts/experts.h).
-ExpertActivations PlaceExperts(Arena& arena, const ExpertConfig& config, DType product,
-                               int64_t rows, uint64_t scratch_bytes);
+ExpertActivations PlaceExperts(Arena& arena, const ExpertConfig& config, int64_t hidden,
+                               DType product, int64_t rows, uint64_t scratch_bytes);
 
 // x += the experts' outputs. h [T, hidden]: the block's input in the products' dtype.
 void RunExperts(Stream& stream, const ExpertConfig& config, const ExpertBlock& block,
                 const MatrixView& h, const ops::GateFunction& function, const ExpertActivations& a,
                 const MatrixView& x);
+
+// The same of experts beside an ordinary block. x: the block's input; y [T, hidden]: the ordinary
+// block's output, which becomes the sum of both, each after its norm. h: as x in the products'
+// dtype, overwritten.
+void RunExpertsBeside(Stream& stream, const ExpertConfig& config, const ExpertBlock& block,
+                      const MatrixView& x, float epsilon, const ops::GateFunction& function,
+                      const ExpertActivations& a, const MatrixView& h, const MatrixView& y);
 
 }  // namespace litecache::model

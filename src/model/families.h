@@ -25,7 +25,7 @@ struct FamilySpec {
 
 std::span<const FamilySpec> Families();
 const FamilySpec& SpecOf(Family family);
-// Throws Unsupported for models whose heads are too wide for a GPU's kernels.
+// Throws Unsupported for models that a GPU's kernels do not run, such as those with wider heads.
 void CheckRunsOnGpu(const ModelConfig& config);
 
 extern const FamilySpec kLlamaSpec;       // llama.cc

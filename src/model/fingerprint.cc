@@ -75,6 +75,7 @@ std::string Describe(const ModelConfig& c) {
                         e.intermediate, e.normalized);
     for (const bool dense : e.dense) text += dense ? '1' : '0';
     if (e.shared != 0) text += fmt::format(" shared={}", e.shared);
+    if (e.beside) text += " beside";
   }
   if (c.attention_sinks) text += " sinks";
   if (const ops::GateFunction& f = c.gate_function; f.up_added != 0) {

@@ -1,6 +1,7 @@
 // Gemma 4, its text: windows in all layers but every sixth, with heads and RoPE of their own; norms
 // of queries, keys and values; the last layers of the small models attend the rows of earlier ones,
-// and each of their layers gets an embedding of the token; capped logits.
+// and each of their layers gets an embedding of the token; capped logits; experts beside the
+// feed-forward blocks of one model.
 #include <string>
 #include <utility>
 
@@ -79,7 +80,11 @@ void ParseLayerInput(const io::JsonFields& fields, ModelConfig& config) {
 void ParseGemma4(const io::JsonFields& fields, ModelConfig& config) {
   ParseGemma(fields, config, /*default_head_dim=*/256);
   if (fields.Bool("enable_moe_block").value_or(false)) {
-    fields.Refuse("enable_moe_block", "experts beside a feed-forward block");
+    config.experts = ParseExperts(fields, "num_experts", "moe_intermediate_size", "top_k_experts");
+    config.experts.beside = true;
+    config.experts.stacked = true;
+    config.experts.module = "";
+    config.experts.router = "router.proj";
   }
   // "vision": tokens of images, which are not read, attend those behind them.
   if (fields.String("use_bidirectional_attention").value_or("vision") != "vision") {

@@ -190,13 +190,15 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   // x += output projection of a block, after its norm and scaled.
   void AddOutput(Stream& stream, const MatrixView& input, const LinearWeights& output,
                  const float* norm, const TransformerActivations& a) const {
-    const auto scale = static_cast<float>(config().residual_scale);
-    if (norm == nullptr && scale == 1) {
+    if (norm == nullptr && config().residual_scale == 1) {
       return SumOfProducts(stream, input, output, ops::Epilogue::kAdd, a.x);
     }
     SumOfProducts(stream, input, output, ops::Epilogue::kStore, a.output);
+    AddOutput(stream, norm, a);
+  }
+  void AddOutput(Stream& stream, const float* norm, const TransformerActivations& a) const {
     if (norm != nullptr) ops::RmsNorm(stream, a.output, norm, Epsilon(), 1, a.output);
-    ops::AddScaled(stream, scale, a.output, a.x);
+    ops::AddScaled(stream, static_cast<float>(config().residual_scale), a.output, a.x);
   }
 
   // Predicts the queries of layer `index` from the input of an earlier layer, for the cache
@@ -327,11 +329,19 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     AddOutput(stream, mixed, layer.o, layer.attention_output_norm, a);
     const MatrixView h = Normed(stream, a.x, layer.feed_forward_norm, a.h);
     const ops::GateFunction& function = config().gate_function;
-    if (config().has_experts(index)) {
+    if (!config().has_ordinary_block(index)) {
       RunLayerExperts(stream, layer.experts, h, a);
     } else {
       ops::GatedLinear(stream, h, Part(layer.gate, a.gate), Part(layer.up, a.up), function);
-      AddOutput(stream, a.gate, layer.down, layer.feed_forward_output_norm, a);
+      const float* const norm = layer.feed_forward_output_norm;
+      if (config().has_experts(index)) {
+        SumOfProducts(stream, a.gate, layer.down, ops::Epilogue::kStore, a.output);
+        RunExpertsBeside(stream, config().experts, layer.experts, a.x, Epsilon(), function,
+                         a.experts, a.h, a.output);
+        AddOutput(stream, norm, a);
+      } else {
+        AddOutput(stream, a.gate, layer.down, norm, a);
+      }
     }
     EndLayer(stream, layer, a);
     ReleaseWeights(stream, index, LayerPart::kRest);

@@ -154,7 +154,7 @@ inline TransformerActivations PlaceTransformer(Arena& arena, const ModelConfig& 
     arena.Rewind(shared);
   }
   if (config.experts.count > 0) {
-    a.experts = PlaceExperts(arena, config.experts, product, rows, expert_scratch);
+    a.experts = PlaceExperts(arena, config.experts, config.hidden, product, rows, expert_scratch);
     arena.Rewind(shared);
   }
   if (config.layer_input > 0) {

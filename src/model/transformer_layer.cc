@@ -38,9 +38,10 @@ class Taker {
     }
     if (c.layer_scales) layer.scale = weights_.NormWeight(name_ + "layer_scalar", 1, 0);
     if (c.has_experts(index_)) {
-      LC_CHECK(!ChangesOutputs(c), "experts add to the residual stream by themselves");
+      LC_CHECK(c.experts.beside || !ChangesOutputs(c),
+               "experts add to the residual stream by themselves");
       layer.experts = TakeExperts(weights_, c.experts, c.hidden, index_, name_);
-      return layer;
+      if (!c.experts.beside) return layer;
     }
     const int64_t width = c.intermediate_of(index_);
     if (c.fused_gate_up) {

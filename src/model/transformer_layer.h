@@ -30,7 +30,7 @@ struct TransformerLayer {
   const float* attention_output_norm = nullptr;  // [hidden]
   const float* feed_forward_norm = nullptr;      // [hidden], of the feed-forward block's input
   LinearWeights gate, up, down;
-  ExpertBlock experts;  // instead of the three, in layers that have them
+  ExpertBlock experts;  // instead of the three or beside them, in layers that have experts
   const float* feed_forward_output_norm = nullptr;  // [hidden]
 };
 

@@ -107,7 +107,6 @@ TEST(ConfigTest, Gemma4) {
   const auto refused = [&](const char* key, const json& value) {
     EXPECT_ERROR(Parse(whole(With(text, key, value))), Error, key);
   };
-  refused("enable_moe_block", true);
   refused("use_bidirectional_attention", "all");
   refused("num_global_key_value_heads", 3);
   refused("global_head_dim", 511);
@@ -115,6 +114,22 @@ TEST(ConfigTest, Gemma4) {
   refused("num_hidden_layers", 47);     // the last layer would have a window
   refused("rope_parameters", nullptr);
   refused("sliding_window", nullptr);
+  json experts = text;
+  EXPECT_ERROR(Parse(whole(With(text, "enable_moe_block", true))), FileError, "num_experts");
+  experts.update(json{{"enable_moe_block", true},
+                      {"num_experts", 128},
+                      {"top_k_experts", 8},
+                      {"moe_intermediate_size", 704}});
+  const ModelConfig mixture = Parse(whole(experts));
+  EXPECT_EQ(mixture.experts.count, 128);
+  EXPECT_EQ(mixture.experts.active, 8);
+  EXPECT_EQ(mixture.experts.intermediate, 704);
+  EXPECT_TRUE(mixture.has_experts(0) && mixture.has_ordinary_block(0));
+  // Of each layer the experts, the router with two scales, and three norms.
+  EXPECT_EQ(mixture.parameters() - config.parameters(),
+            48 * (int64_t{128} * (3 * 3840 * 704 + 3840 + 1) + 4 * 3840));
+  EXPECT_ERROR(CheckRunsOnGpu(mixture), Unsupported, "Gemma4ForCausalLM", "--device cpu");
+  EXPECT_ERROR(Parse(whole(With(experts, "top_k_experts", 129))), FileError, "top_k_experts");
   text["hidden_size_per_layer_input"] = 256;
   refused("vocab_size_per_layer_input", 262143);
 

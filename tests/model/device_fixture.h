@@ -4,11 +4,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <tuple>
 
+#include "base/error.h"
 #include "device/cuda/cuda_devices.h"
 #include "device/machine.h"
+#include "model/families.h"
+#include "source_directory.h"
 
 namespace litecache::model {
 
@@ -19,6 +23,9 @@ class OnDevice : public ::testing::TestWithParam<std::tuple<std::string, const c
     if (device == "cuda" && FindCudaDevices().devices.empty()) {
       GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
     }
+    if (const auto reason = WhyNotOnGpu(); device == "cuda" && !reason.empty()) {
+      GTEST_SKIP() << reason;
+    }
     machine_ = OpenMachine(device, 2);
   }
   const std::string& name() const { return std::get<0>(GetParam()); }
@@ -26,6 +33,18 @@ class OnDevice : public ::testing::TestWithParam<std::tuple<std::string, const c
   bool on_gpu() const { return machine_.gpu != nullptr; }
 
  private:
+  // Of a fixture; empty: it runs there.
+  std::string WhyNotOnGpu() const {
+    const auto model = SourceDirectory() / "tests/fixtures/models" / name();
+    if (!std::filesystem::exists(model)) return "";
+    try {
+      CheckRunsOnGpu(ModelConfig::FromModel(model));
+    } catch (const Unsupported& error) {
+      return error.what();
+    }
+    return "";
+  }
+
   Machine machine_;
 };
 

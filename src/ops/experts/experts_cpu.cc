@@ -117,7 +117,9 @@ void Route(const MatrixView& logits, const Router& router, const Routing& routin
       const int32_t expert = experts[static_cast<size_t>(i)];
       if (expert < own.first || expert >= own.first + own.count) continue;
       chosen[here] = static_cast<int32_t>(expert - own.first);
-      weights[here++] = router.scale * score(expert) / sum;
+      weights[here] = router.scale * score(expert) / sum;
+      if (router.scales != nullptr) weights[here] *= router.scales[expert];
+      ++here;
     }
     for (; here < routed; ++here) {
       chosen[here] = Routing::kElsewhere;
