@@ -184,11 +184,21 @@ void Checkpoint::Add(std::unique_ptr<TensorFile> file) {
     } else if (info.shape.size() == 2 && name.ends_with(".bias")) {
       AddTensor(last, name, stored, info);  // of all experts together
     } else if (info.shape.size() == 3 && info.shape.front() <= kMaxExperts) {
-      AddExperts(last, name, stored, info);
+      AddGgufExperts(last, name, stored, info);
     } else {
       AddTensor(last, stored, stored, info);  // under a name that no model has
     }
   }
+}
+
+void Checkpoint::AddGgufExperts(size_t file, const std::string& name, const std::string& stored,
+                                const TensorInfo& info) {
+  constexpr std::string_view kGateUp = ".gate_up_proj.weight";
+  if (!name.ends_with(kGateUp)) return AddExperts(file, name, stored, info);
+  if (info.shape[1] % 2 != 0) return AddTensor(file, stored, stored, info);  // as above
+  const std::string before = name.substr(0, name.size() - kGateUp.size());
+  AddExperts(file, before + ".gate_proj.weight", stored, info, 0, 2);
+  AddExperts(file, before + ".up_proj.weight", stored, info, 1, 2);
 }
 
 void Checkpoint::SplitExperts() {

@@ -72,6 +72,9 @@ class Checkpoint {
   void AddGguf();
   void Add(std::unique_ptr<TensorFile> file);
   void SplitExperts();
+  // The matrices of all experts in GGUF, whose gates may stand before their ups in one tensor.
+  void AddGgufExperts(size_t file, const std::string& name, const std::string& stored,
+                      const TensorInfo& info);
   // stored: the tensor's name in files_[file].
   void AddTensor(size_t file, const std::string& name, const std::string& stored,
                  const TensorInfo& info);

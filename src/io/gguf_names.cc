@@ -10,12 +10,15 @@ namespace litecache::io {
 namespace {
 
 using NamePair = std::pair<std::string_view, std::string_view>;
-constexpr std::array<NamePair, 3> kTop = {{
+constexpr std::array<NamePair, 6> kTop = {{
     {"token_embd", "model.embed_tokens"},
+    {"per_layer_token_embd", "model.embed_tokens_per_layer"},
+    {"per_layer_model_proj", "model.per_layer_model_projection"},
+    {"per_layer_proj_norm", "model.per_layer_projection_norm"},
     {"output_norm", "model.norm"},
     {"output", "lm_head"},
 }};
-constexpr std::array<NamePair, 17> kLayer = {{
+constexpr std::array<NamePair, 24> kLayer = {{
     {"attn_norm", "input_layernorm"},
     {"attn_q", "self_attn.q_proj"},
     {"attn_k", "self_attn.k_proj"},
@@ -26,16 +29,23 @@ constexpr std::array<NamePair, 17> kLayer = {{
     {"ffn_norm", "post_attention_layernorm"},
     {"post_attention_norm", "post_self_attn_layernorm"},
     {"post_ffw_norm", "post_mlp_layernorm"},
+    {"post_ffw_norm_1", "post_feedforward_layernorm_1"},
+    {"pre_ffw_norm_2", "pre_feedforward_layernorm_2"},
+    {"post_ffw_norm_2", "post_feedforward_layernorm_2"},
+    {"inp_gate", "per_layer_input_gate"},
+    {"proj", "per_layer_projection"},
+    {"post_norm", "post_per_layer_input_norm"},
     {"ffn_gate", "mlp.gate_proj"},
     {"ffn_up", "mlp.up_proj"},
     {"ffn_down", "mlp.down_proj"},
     {"ffn_gate_inp", "mlp.gate"},
+    {"ffn_gate_up_exps", "mlp.experts.*.gate_up_proj"},
     {"ffn_gate_exps", "mlp.experts.*.gate_proj"},
     {"ffn_up_exps", "mlp.experts.*.up_proj"},
     {"ffn_down_exps", "mlp.experts.*.down_proj"},
 }};
 // Tensors of a layer by their whole names, which do not end alike, or of which there is no bias.
-constexpr std::array<NamePair, 16> kLayerWhole = {{
+constexpr std::array<NamePair, 20> kLayerWhole = {{
     {"attn_sinks.weight", "self_attn.sinks"},
     {"attn_qkv.weight", "linear_attn.in_proj_qkv.weight"},
     {"attn_gate.weight", "linear_attn.in_proj_z.weight"},
@@ -48,6 +58,10 @@ constexpr std::array<NamePair, 16> kLayerWhole = {{
     {"ssm_dt.bias", "linear_attn.dt_bias"},
     {"ssm_norm.weight", "linear_attn.norm.weight"},
     {"ssm_out.weight", "linear_attn.out_proj.weight"},
+    {"exp_probs_b.bias", "mlp.e_score_correction_bias"},
+    {"ffn_gate_inp.scale", "router.scale"},
+    {"ffn_down_exps.scale", "router.per_expert_scale"},
+    {"layer_output_scale.weight", "layer_scalar"},
     {"ffn_gate_inp_shexp.weight", "mlp.shared_expert_gate.weight"},
     {"ffn_gate_shexp.weight", "mlp.shared_expert.gate_proj.weight"},
     {"ffn_up_shexp.weight", "mlp.shared_expert.up_proj.weight"},

@@ -18,6 +18,8 @@
 #include "base/join.h"
 #include "model/config_fields.h"
 #include "model/gguf_delta.h"
+#include "model/gguf_experts.h"
+#include "model/gguf_gemma4.h"
 #include "model/gguf_keys.h"
 #include "model/gguf_rope.h"
 #include "model/gguf_scales.h"
@@ -27,16 +29,16 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kGemma2 = "gemma2", kGemma = "gemma3", kGptOss = "gpt-oss",
-                           kGlm4 = "glm4", kPhi3 = "phi3";
-constexpr std::string_view kQwen35 = "qwen35", kQwen35Moe = "qwen35moe", kQwen2Moe = "qwen2moe";
-constexpr std::string_view kQwen3Next = "qwen3next", kGranite = "granite", kOlmo2 = "olmo2";
+constexpr std::string_view kGemma2 = "gemma2", kGemma = "gemma3", kGptOss = "gpt-oss";
+constexpr std::string_view kGlm4 = "glm4", kPhi3 = "phi3", kSeedOss = "seed_oss";
+constexpr std::string_view kExaone4 = "exaone4", kQwen35 = "qwen35", kGranite = "granite";
+constexpr std::string_view kOlmo2 = "olmo2";
 // Architectures, and what "architectures" of config.json has for them.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kArchitectures = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kArchitectures = {{
     {"llama", "LlamaForCausalLM"},
     {"mistral3", "Ministral3ForCausalLM"},
     {"qwen2", "Qwen2ForCausalLM"},
-    {kQwen2Moe, "Qwen2MoeForCausalLM"},
+    {"qwen2moe", "Qwen2MoeForCausalLM"},
     {"qwen3", "Qwen3ForCausalLM"},
     {"qwen3moe", "Qwen3MoeForCausalLM"},
     {kQwen3Next, "Qwen3NextForCausalLM"},
@@ -46,11 +48,18 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 18> kArchite
     {"olmoe", "OlmoeForCausalLM"},
     {kGemma2, "Gemma2ForCausalLM"},
     {kGemma, "Gemma3ForCausalLM"},
+    {kGemma4, "Gemma4ForCausalLM"},
     {kPhi3, "Phi3ForCausalLM"},
     {"smollm3", "SmolLM3ForCausalLM"},
     {kGlm4, "Glm4ForCausalLM"},
+    {kGlm4Moe, "Glm4MoeForCausalLM"},
     {kGranite, "GraniteForCausalLM"},
     {kGptOss, "GptOssForCausalLM"},
+    {kSeedOss, "SeedOssForCausalLM"},
+    {"ernie4_5", "Ernie4_5ForCausalLM"},
+    {"ernie4_5-moe", "Ernie4_5_MoeForCausalLM"},
+    {kExaone4, "Exaone4ForCausalLM"},
+    {kMiniMaxM2, "MiniMaxM2ForCausalLM"},
 }};
 std::string Supported() {
   std::vector<std::string_view> names;
@@ -65,11 +74,16 @@ constexpr int64_t kMaxId = std::numeric_limits<int32_t>::max();
 
 // Control tokens that end an answer. Files name one of them as the end of a text, and chat models
 // end a turn with another.
-constexpr std::array<std::string_view, 11> kEnds = {
-    "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>",    "<|im_end|>",
-    "<|end|>",       "<|return|>",      "<|call|>",   "<end_of_turn>", "<｜end▁of▁sentence｜>",
-    "[EOS]"};
+constexpr std::array<std::string_view, 14> kEnds = {"<|endoftext|>",       "<|end_of_text|>",
+                                                    "<|eot_id|>",          "<|eom_id|>",
+                                                    "<|im_end|>",          "<|end|>",
+                                                    "<|return|>",          "<|call|>",
+                                                    "<end_of_turn>",       "<turn|>",
+                                                    "<|observation|>",     "<｜end▁of▁sentence｜>",
+                                                    "<|end_of_sentence|>", "[EOS]"};
 constexpr int64_t kControlToken = 3;
+// Gemma 4 ends a call of tools with this one, which is no control token.
+constexpr std::string_view kEndOfCall = "<|tool_response>";
 
 // Whether a model has recurrent layers, and a gate of the attention's output.
 bool IsRecurrent(std::string_view architecture) {
@@ -77,11 +91,8 @@ bool IsRecurrent(std::string_view architecture) {
 }
 
 bool RotatesShare(std::string_view architecture) {
-  return IsRecurrent(architecture) || architecture == kPhi3 || architecture == kGlm4;
-}
-
-bool SharesExperts(std::string_view architecture) {
-  return architecture == kQwen2Moe || architecture == kQwen35Moe || architecture == kQwen3Next;
+  return IsRecurrent(architecture) || architecture == kPhi3 || architecture == kGlm4 ||
+         architecture == kGlm4Moe || architecture == kMiniMaxM2;
 }
 
 // The value of "architectures" in config.json.
@@ -119,7 +130,8 @@ std::vector<int64_t> EndIds(const io::Gguf& gguf) {
   const bool channels = std::ranges::find(tokens, "<|channel|>") != tokens.end();
   for (size_t id = 0; id < std::min(tokens.size(), types.size()); ++id) {
     const bool ends = std::ranges::find(kEnds, tokens[id]) != kEnds.end();
-    if (types[id] == kControlToken && ends && !(channels && tokens[id] == "<|end|>")) {
+    const bool control = types[id] == kControlToken;
+    if ((control && ends && !(channels && tokens[id] == "<|end|>")) || tokens[id] == kEndOfCall) {
       ids.insert(static_cast<int64_t>(id));
     }
   }
@@ -166,33 +178,6 @@ void RefuseUnknownTensors(const io::Checkpoint& checkpoint, std::string_view arc
   }
 }
 
-// The fields of experts; the model has some.
-json ExpertsJson(const ArchitectureKeys& keys) {
-  constexpr int64_t kSoftmax = 1;
-  if (keys.Int("expert_gating_func", kMaxWidth, kSoftmax) != kSoftmax) {
-    keys.Refuse("expert_gating_func", "experts' weights are softmax's, 1");
-  }
-  const int64_t most_shared = SharesExperts(keys.architecture()) ? 1 : 0;
-  if (keys.Int("expert_shared_count", kMaxWidth, 0) > most_shared) {
-    keys.Refuse("expert_shared_count",
-                fmt::format("up to {} shared experts are supported", most_shared));
-  }
-  if (SharesExperts(keys.architecture())) {
-    return {{"num_experts", keys.Int("expert_count", kMaxWidth)},
-            {"num_experts_per_tok", keys.Int("expert_used_count", kMaxWidth)},
-            {"moe_intermediate_size", keys.Int("expert_feed_forward_length", kMaxWidth)},
-            {"shared_expert_intermediate_size",
-             keys.Int("expert_shared_feed_forward_length", kMaxWidth)},
-            // As llama.cpp has it for each of the architectures, here and below.
-            {"norm_topk_prob", keys.architecture() != kQwen2Moe}};
-  }
-  const int64_t width = keys.Int("feed_forward_length", kMaxWidth);
-  return {{"num_local_experts", keys.Int("expert_count", kMaxWidth)},
-          {"num_experts_per_tok", keys.Int("expert_used_count", kMaxWidth)},
-          {"moe_intermediate_size", keys.Int("expert_feed_forward_length", kMaxWidth, width)},
-          {"norm_topk_prob", keys.architecture() != "olmoe"}};
-}
-
 // The dtypes of all matrices of the layers and beside them. routers: those of experts' routers,
 // too.
 std::set<std::string> MatrixTypes(const io::Checkpoint& checkpoint, int64_t layers, bool routers) {
@@ -227,13 +212,12 @@ std::string_view WeightType(const std::set<std::string>& types) {
 // Layers behind the model's own that predict further tokens.
 int64_t FurtherLayers(const ArchitectureKeys& keys, int64_t blocks) {
   constexpr const char* kKey = "nextn_predict_layers";
-  if (!IsRecurrent(keys.architecture())) return 0;
   const int64_t further = keys.Int(kKey, kMaxLayers, 0);
   if (further >= blocks) keys.Fail(kKey, fmt::format("must be below block_count = {}", blocks));
   return further;
 }
 
-// Which layers of OLMo 3 have windows, if the file says it.
+// Which layers of OLMo 3 and EXAONE 4 have windows, if the file says it.
 void AddWindowLayers(const io::Gguf& gguf, const ArchitectureKeys& keys, int64_t layers,
                      json* config) {
   constexpr const char* kPattern = "attention.sliding_window_pattern";
@@ -275,6 +259,7 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
   const std::string_view architecture = Architecture(fields);
   const ArchitectureKeys keys(fields, *fields.String("general.architecture"));
   const bool has_experts = keys.Int("expert_count", kMaxWidth, 0) > 0;
+  const bool bias = HasQueryBias(checkpoint);
   const auto has = [&](const char* name) { return checkpoint.Find(name).info != nullptr; };
   const io::TensorInfo* embeddings = checkpoint.Find("model.embed_tokens.weight").info;
   if (embeddings == nullptr) {
@@ -298,14 +283,16 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
       {"hidden_size", hidden},
       {"num_hidden_layers", layers},
       {"num_attention_heads", heads},
-      {"num_key_value_heads", keys.Int("attention.head_count_kv", kMaxHeads, heads)},
       {"head_dim", head_dim},
       {"max_position_embeddings", keys.Int("context_length", kMaxContext)},
       {"rms_norm_eps", keys.Number("attention.layer_norm_rms_epsilon").value_or(1e-5)},
       {"rope_theta", keys.Number("rope.freq_base").value_or(10000.0)},
       {"vocab_size", embeddings->shape.front()},
       {"tie_word_embeddings", !has("lm_head.weight")},
-      {"attention_bias", HasQueryBias(checkpoint)},
+      {"attention_bias", bias},
+      {"attention_out_bias", has("model.layers.0.self_attn.o_proj.bias")},
+      {"use_bias", bias},
+      {"use_qk_norm", has("model.layers.0.self_attn.q_norm.weight")},
       {"mlp_bias", has("model.layers.0.mlp.gate_proj.bias")},
       {"torch_dtype", WeightType(MatrixTypes(checkpoint, layers, /*routers=*/false))},
       {"eos_token_id", EndIds(gguf)},
@@ -316,11 +303,23 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
   if (json scaling = RopeScalingJsonOfGguf(checkpoint, keys); !scaling.is_null()) {
     config["rope_scaling"] = std::move(scaling);
   }
-  if (has_experts) config.update(ExpertsJson(keys));
-  // Models in which all layers have experts need not say it.
-  if (!SharesExperts(keys.architecture()) || keys.Has("feed_forward_length")) {
-    config["intermediate_size"] = keys.Int("feed_forward_length", kMaxWidth);
+  if (keys.architecture() == kGemma4) {
+    config.update(Gemma4JsonOfGguf(checkpoint, keys, layers));
+  } else {
+    config["num_key_value_heads"] = keys.Int("attention.head_count_kv", kMaxHeads, heads);
+    // Models in which all layers have experts need not say it.
+    if (!SharesExperts(keys.architecture()) || keys.Has("feed_forward_length")) {
+      config["intermediate_size"] = keys.Int("feed_forward_length", kMaxWidth);
+    }
+    const int64_t window = keys.Int("attention.sliding_window", kMaxContext, 0);
+    if (window != 0) {
+      config["sliding_window"] = window;
+      if (keys.architecture() == kOlmo2 || keys.architecture() == kExaone4) {
+        AddWindowLayers(gguf, keys, layers, &config);
+      }
+    }
   }
+  if (has_experts) config.update(ExpertsJsonOfGguf(gguf, keys));
   if (IsRecurrent(keys.architecture())) {
     config.update(DeltaJsonOfGguf(gguf, keys, layers));
   }
@@ -328,10 +327,6 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
     config["partial_rotary_factor"] = RotatedShareOfGguf(keys, head_dim);
   }
   if (keys.architecture() == kGranite) config.update(GraniteScalesOfGguf(keys, head_dim));
-  if (const int64_t window = keys.Int("attention.sliding_window", kMaxContext, 0)) {
-    config["sliding_window"] = window;
-    if (keys.architecture() == kOlmo2) AddWindowLayers(gguf, keys, layers, &config);
-  }
   RefuseVariants(gguf, keys);
   // Files do not say so, but the model was trained like that.
   if (keys.architecture() == kGptOss) config["rope_scaling"]["truncate"] = false;
@@ -348,34 +343,19 @@ void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config) {
                       }) > 0;
   config->converts_weights =
       plain.size() > 1 || (config->quantized && !plain.contains("BF16") && !plain.empty());
+  const std::string name = checkpoint.gguf()->fields().RequiredString("general.architecture");
   // By the names that io/gguf_names.cc gives them, as of experts below.
-  if (config->family == Family::kGptOss) {
-    config->norms.feed_forward_input = "post_self_attn_layernorm";
+  NormNames& norms = config->norms;
+  if (name == kGptOss || name == kSeedOss || name == kGlm4Moe || IsRecurrent(name)) {
+    norms.feed_forward_input = "post_self_attn_layernorm";
+  } else if (name == kGemma2 || name == kGemma || name == kGemma4) {
+    norms.feed_forward_input = "post_attention_layernorm";
   }
-  if (config->family == Family::kGemma2 || config->family == Family::kGemma3) {
-    // 1 has been added.
-    config->norms = {.attention_input = "input_layernorm",
-                     .attention_output = "post_self_attn_layernorm",
-                     .feed_forward_input = "post_attention_layernorm",
-                     .feed_forward_output = "post_mlp_layernorm"};
-    config->norm_added = 0;
-  }
-  if (config->family == Family::kOlmo2 || config->family == Family::kOlmo3) {
-    config->norms.attention_output = "post_self_attn_layernorm";
-    config->norms.feed_forward_output = "post_mlp_layernorm";
-  }
-  if (const std::string name = checkpoint.gguf()->fields().RequiredString("general.architecture");
-      IsRecurrent(name)) {
-    config->norms.feed_forward_input = "post_self_attn_layernorm";
-    config->norm_added = 0;  // 1 has been added
-    config->delta.tiled = name != kQwen3Next;
-  }
-  const ExpertConfig names;
-  config->experts.module = names.module;
-  config->experts.router = names.router;
-  config->experts.gate = names.gate;
-  config->experts.up = names.up;
-  config->experts.down = names.down;
+  if (!norms.attention_output.empty()) norms.attention_output = "post_self_attn_layernorm";
+  if (!norms.feed_forward_output.empty()) norms.feed_forward_output = "post_mlp_layernorm";
+  config->norm_added = 0;  // 1 has been added where norms add it
+  if (IsRecurrent(name)) config->delta.tiled = name != kQwen3Next;
+  NameGgufExperts(&config->experts);
   AddRopeFactors(checkpoint, config);
 }
 

@@ -13,6 +13,11 @@
 
 namespace litecache::model {
 
+// Architectures that several files here tell from others.
+inline constexpr std::string_view kGemma4 = "gemma4", kGlm4Moe = "glm4moe",
+                                  kMiniMaxM2 = "minimax-m2", kQwen35Moe = "qwen35moe",
+                                  kQwen3Next = "qwen3next";
+
 // The keys of one architecture: "llama.block_count".
 class ArchitectureKeys {
  public:

@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,10 +23,13 @@ constexpr const char* kFactors = "rope_freqs.weight";
 constexpr const char* kLongFactors = "rope_factors_long.weight";
 constexpr const char* kShortFactors = "rope_factors_short.weight";
 
+// A factor of this size leaves a pair of dimensions as it is at any position.
+constexpr float kUnrotated = 1e20f;
+
 // A tensor of factors, one for each frequency; none: there is no such tensor. count: how many; 0:
-// any number.
+// any number. most: the largest that a factor may be.
 std::optional<std::vector<float>> ReadFactors(const io::Checkpoint& checkpoint, const char* name,
-                                              int64_t count = 0) {
+                                              int64_t count = 0, float most = 1e6f) {
   const io::Checkpoint::Tensor tensor = checkpoint.Find(name);
   if (tensor.info == nullptr) return std::nullopt;
   const std::vector<int64_t>& shape = tensor.info->shape;
@@ -36,9 +41,9 @@ std::optional<std::vector<float>> ReadFactors(const io::Checkpoint& checkpoint, 
   std::vector<float> factors(static_cast<size_t>(shape[0]));
   FindBlockFormat("F32")->to_float(tensor.data, shape[0], factors.data());
   for (const float factor : factors) {
-    if (!(factor >= 1e-6f && factor <= 1e6f)) {
-      throw FileError("{}: tensor '{}' holds {}, and RoPE's factors are from 1e-6 to 1e6",
-                      tensor.file->string(), name, factor);
+    if (!(factor >= 1e-6f && factor <= most)) {
+      throw FileError("{}: tensor '{}' holds {}, and RoPE's factors are from 1e-6 to {:g}",
+                      tensor.file->string(), name, factor, most);
     }
   }
   return factors;
@@ -57,6 +62,12 @@ json LongRopeJson(const io::Checkpoint& checkpoint, const ArchitectureKeys& keys
           {"long_factor", std::move(*of_long)},
           {"short_factor", std::move(*of_short)},
           {"attention_factor", keys.Number("rope.scaling.attn_factor").value_or(1)}};
+}
+
+// The share of a head that so many dimensions are.
+double ShareOf(int64_t rotated, int64_t head_dim) {
+  // Half a dimension more, so that their product, rounded down, is not one less.
+  return std::min(1.0, (static_cast<double>(rotated) + 0.5) / static_cast<double>(head_dim));
 }
 
 // What a file says of YaRN beyond its factor.
@@ -125,11 +136,27 @@ double RotatedShareOfGguf(const ArchitectureKeys& keys, int64_t head_dim) {
   if (rotated < 2 || rotated > head_dim || rotated % 2 != 0) {
     keys.Fail(kRotated, fmt::format("must be an even number of a head's {} dimensions", head_dim));
   }
-  // Half a dimension more, so that their product, rounded down, is not one less.
-  return (static_cast<double>(rotated) + 0.5) / static_cast<double>(head_dim);
+  return ShareOf(rotated, head_dim);
+}
+
+double ProportionalShareOfGguf(const io::Checkpoint& checkpoint, int64_t head_dim) {
+  const auto factors =
+      ReadFactors(checkpoint, kFactors, head_dim / 2, std::numeric_limits<float>::max());
+  if (!factors) {
+    throw FileError("{}: tensor '{}' is missing", checkpoint.path().string(), kFactors);
+  }
+  const auto end = std::ranges::find_if(*factors, [](float factor) { return factor != 1; });
+  const auto other = std::find_if(end, factors->end(), [](float f) { return f < kUnrotated; });
+  if (other != factors->end()) {
+    throw Unsupported(
+        "{}: tensor '{}' holds {} behind {}: factors must be 1 and then at least {:g}",
+        checkpoint.path().string(), kFactors, *other, end - factors->begin(), kUnrotated);
+  }
+  return ShareOf(2 * (end - factors->begin()), head_dim);
 }
 
 void AddRopeFactors(const io::Checkpoint& checkpoint, ModelConfig* config) {
+  if (config->rope.scaling == RopeScaling::kProportional) return;  // read above
   auto factors = ReadFactors(checkpoint, kFactors, config->rotated() / 2);
   if (!factors) return;
   RopeConfig& rope = config->rope;

@@ -18,6 +18,10 @@ nlohmann::json RopeScalingJsonOfGguf(const io::Checkpoint& checkpoint,
 // `partial_rotary_factor` of config.json.
 double RotatedShareOfGguf(const ArchitectureKeys& keys, int64_t head_dim);
 
+// `partial_rotary_factor` of RoPE that rotates the first pairs of a head of this dimension alone:
+// the file's factors are 1 for these, and for the others so large that they stay as they are.
+double ProportionalShareOfGguf(const io::Checkpoint& checkpoint, int64_t head_dim);
+
 // Factors of frequencies that config.json has no field for.
 void AddRopeFactors(const io::Checkpoint& checkpoint, ModelConfig* config);
 

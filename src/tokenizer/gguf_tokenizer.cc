@@ -45,8 +45,10 @@ constexpr std::string_view kTekken =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr std::string_view kO200k =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kSeed =
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-constexpr std::array<PreTokenizerSpec, 15> kPreTokenizers = {{
+constexpr std::array<PreTokenizerSpec, 19> kPreTokenizers = {{
     {.name = "llama-bpe", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
     {.name = "llama3", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
     {.name = "llama-v3", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
@@ -59,6 +61,10 @@ constexpr std::array<PreTokenizerSpec, 15> kPreTokenizers = {{
     {.name = "deepseek-r1-qwen", .pattern = kQwen2},
     {.name = "tekken", .pattern = kTekken, .ignore_merges = true, .adds_bos = true},
     {.name = "gpt-4o", .pattern = kO200k},
+    {.name = "minimax-m2", .pattern = kO200k},
+    {.name = "seed-coder", .pattern = kSeed},
+    {.name = "exaone4", .pattern = ""},
+    {.name = "olmo", .pattern = "", .nfc = true},
     {.name = "smollm", .pattern = "", .single_digits = true},
     {.name = "refact", .pattern = "", .single_digits = true},
     {.name = "gpt-2", .pattern = ""},
@@ -136,6 +142,14 @@ Json PostProcessorJson(const io::Gguf& gguf, const std::vector<Token>& tokens, b
   return {{"type", "TemplateProcessing"}, {"single", parts}, {"special_tokens", special}};
 }
 
+Json Merges(const io::Gguf& gguf) {
+  Json merges = Json::array();
+  for (const std::string_view merge : gguf.Strings("tokenizer.ggml.merges")) {
+    merges.push_back(RepairUtf8(merge));
+  }
+  return merges;
+}
+
 Json ByteLevelTokenizer(const io::Gguf& gguf, const std::vector<Token>& tokens) {
   const std::string name = gguf.fields().String(kPre).value_or("default");
   const auto* spec = std::ranges::find(kPreTokenizers, name, &PreTokenizerSpec::name);
@@ -163,10 +177,6 @@ Json ByteLevelTokenizer(const io::Gguf& gguf, const std::vector<Token>& tokens) 
                       {"invert", false}});
   }
   splits.push_back(byte_level);
-  Json merges = Json::array();
-  for (const std::string_view merge : gguf.Strings("tokenizer.ggml.merges")) {
-    merges.push_back(RepairUtf8(merge));
-  }
   return {{"normalizer", spec->nfc ? Json{{"type", "NFC"}} : Json()},
           {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(splits)}}},
           {"post_processor", PostProcessorJson(gguf, tokens, spec->adds_bos)},
@@ -175,7 +185,7 @@ Json ByteLevelTokenizer(const io::Gguf& gguf, const std::vector<Token>& tokens) 
            {{"type", "BPE"},
             {"ignore_merges", spec->ignore_merges},
             {"vocab", VocabularyObject(tokens)},
-            {"merges", std::move(merges)}}}};
+            {"merges", Merges(gguf)}}}};
 }
 
 // SentencePiece joins the two pieces whose join has the highest score: the merges of BPE in order
@@ -225,7 +235,8 @@ Json MergesByScore(const io::Gguf& gguf, const std::vector<Token>& tokens) {
   return merges;
 }
 
-Json SentencePieceTokenizer(const io::Gguf& gguf, const std::vector<Token>& tokens) {
+// ranked: the file has merges in order, as Gemma 4's.
+Json SentencePieceTokenizer(const io::Gguf& gguf, const std::vector<Token>& tokens, bool ranked) {
   const bool prefix = gguf.fields().Bool("tokenizer.ggml.add_space_prefix").value_or(true);
   Json normalizers = Json::array();
   if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", "▁"}});
@@ -242,7 +253,7 @@ Json SentencePieceTokenizer(const io::Gguf& gguf, const std::vector<Token>& toke
                 {"byte_fallback",
                  std::ranges::any_of(tokens, [](const Token& t) { return t.type == kByte; })},
                 {"vocab", VocabularyObject(tokens)},
-                {"merges", MergesByScore(gguf, tokens)}};
+                {"merges", ranked ? Merges(gguf) : MergesByScore(gguf, tokens)}};
   const auto unknown = std::ranges::find(tokens, int64_t{kUnknown}, &Token::type);
   if (unknown != tokens.end()) model["unk_token"] = unknown->text;
   return {{"normalizer", {{"type", "Sequence"}, {"normalizers", std::move(normalizers)}}},
@@ -257,12 +268,13 @@ bool HasTokenizer(const io::Gguf& gguf) { return gguf.fields().Has(kModel); }
 
 Json TokenizerJsonOfGguf(const io::Gguf& gguf) {
   const std::string model = gguf.fields().RequiredString(kModel);
-  if (model != "gpt2" && model != "llama") {
-    gguf.fields().Refuse(kModel, "gpt2 (byte-level BPE) and llama (SentencePiece) are supported");
+  if (model != "gpt2" && model != "llama" && model != "gemma4") {
+    gguf.fields().Refuse(
+        kModel, "gpt2 (byte-level BPE), llama (SentencePiece) and gemma4 (merges) are supported");
   }
   const std::vector<Token> tokens = ReadTokens(gguf);
-  Json json =
-      model == "gpt2" ? ByteLevelTokenizer(gguf, tokens) : SentencePieceTokenizer(gguf, tokens);
+  Json json = model == "gpt2" ? ByteLevelTokenizer(gguf, tokens)
+                              : SentencePieceTokenizer(gguf, tokens, model == "gemma4");
   json["added_tokens"] = AddedTokenList(tokens);
   return json;
 }

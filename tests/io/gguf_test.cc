@@ -201,6 +201,13 @@ TEST(GgufNames, AreThoseOfHuggingFace) {
             "model.layers.2.mlp.gate_up_proj.weight");
   EXPECT_EQ(HuggingFaceName("blk.2.ffn_gate_inp_shexp.weight"),
             "model.layers.2.mlp.shared_expert_gate.weight");
+  EXPECT_EQ(HuggingFaceName("per_layer_token_embd.weight"), "model.embed_tokens_per_layer.weight");
+  EXPECT_EQ(HuggingFaceName("blk.2.exp_probs_b.bias"),
+            "model.layers.2.mlp.e_score_correction_bias");
+  EXPECT_EQ(HuggingFaceName("blk.2.ffn_gate_up_exps.weight"),
+            "model.layers.2.mlp.experts.*.gate_up_proj.weight");
+  EXPECT_EQ(HuggingFaceName("blk.2.ffn_down_exps.scale"), "model.layers.2.router.per_expert_scale");
+  EXPECT_EQ(HuggingFaceName("blk.2.layer_output_scale.weight"), "model.layers.2.layer_scalar");
   for (const char* other :
        {"rope_freqs.weight", "blk.0.attn_qkv.bias", "blk.0.ssm_a.weight", "blk.0.ssm_dt.weight",
         "blk.0.nextn.enorm.weight", "blk..attn_q.weight", "blk.x.attn_q.weight", "blk..ssm_a",

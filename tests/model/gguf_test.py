@@ -47,7 +47,7 @@ DTYPES = {"F32": (np.float32, Type.F32), "F16": (np.float16, Type.F16), "BF16": 
 
 
 def gguf_name(name):
-    if name.startswith("blk."):
+    if not name.startswith(("model.", "lm_head.")):
         return name
     stem, kind = name.rsplit(".", 1)
     if stem in TOP:
@@ -158,7 +158,8 @@ def write_gguf(path, config, tensors, add=None, **split):
     to the writer."""
     architecture = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
                     "qwen2_moe": "qwen2moe", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
-                    "qwen3_next": "qwen3next", "ministral3": "mistral3", "olmo3": "olmo2"}.get(
+                    "qwen3_next": "qwen3next", "ministral3": "mistral3", "olmo3": "olmo2", "glm4_moe": "glm4moe",
+                    "ernie4_5_moe": "ernie4_5-moe", "minimax_m2": "minimax-m2", "gemma4_text": "gemma4"}.get(
         config["model_type"], config["model_type"])
     if architecture == "gpt-oss":
         tensors = split_gpt_oss(tensors)
@@ -183,7 +184,7 @@ def write_gguf(path, config, tensors, add=None, **split):
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     if experts := config.get("num_local_experts", config.get("num_experts")):
         writer.add_expert_count(experts)
-        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_used_count(config.get("num_experts_per_tok") or config["top_k_experts"])
         if "moe_intermediate_size" in config:
             writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
         if "shared_expert_intermediate_size" in config:

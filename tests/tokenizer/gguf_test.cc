@@ -99,6 +99,25 @@ TEST_F(GgufTokenizer, SentencePieceJoinsByScore) {
   EXPECT_EQ(tokenizer->Decode(std::vector<int32_t>{1, 2, 3, 7, 9}, true), "abc!");
 }
 
+// Gemma 4's: spaces as in SentencePiece, joins in the order that the file says.
+TEST_F(GgufTokenizer, SentencePieceWithMerges) {
+  const auto bytes = [&](const std::vector<std::string>& merges) {
+    return GgufBytes()
+        .Text("tokenizer.ggml.model", "gemma4")
+        .Texts(kTokens,
+               {"<unk>", "<bos>", "▁", "a", "b", "c", "ab", "bc", "▁ab", "<0x21>", "<call>"})
+        .Array(kTypes, GgufBytes::kI32, 11, Packed<int32_t>({2, 3, 1, 1, 1, 1, 1, 1, 1, 6, 4}))
+        .Texts("tokenizer.ggml.merges", merges)
+        .Key("tokenizer.ggml.add_space_prefix", GgufBytes::kBool, std::string(1, '\0'))
+        .Number("tokenizer.ggml.bos_token_id", 1);
+  };
+  const auto tokenizer = Load(bytes({"a b", "b c", "▁ ab"}));
+  EXPECT_THAT(tokenizer->Encode("abc ab!<call>"), ElementsAre(1, 6, 5, 8, 9, 10));
+  EXPECT_EQ(tokenizer->Decode(std::vector<int32_t>{1, 6, 5, 8, 9, 10}, true), "abc ab!<call>");
+  EXPECT_THAT(Load(bytes({"b c", "a b", "▁ ab"}))->Encode("abc"), ElementsAre(1, 3, 7));
+  EXPECT_ERROR(Load(bytes({"a x"})), FileError, "merges", "\"x\"");
+}
+
 TEST_F(GgufTokenizer, NamesWhatIsWrong) {
   EXPECT_EQ(Tokenizer::FindIn(Write(GgufBytes())), nullptr);
   EXPECT_ERROR(Load(GgufBytes()), FileError, "m.gguf", "has no tokenizer");

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import sys
 import zipfile
 
@@ -13,6 +14,9 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 # What llama.cpp calls the pre-tokenizer of each.
 BYTE_LEVEL = {"llama3": "llama-bpe", "qwen2": "qwen2", "qwen3.5": "qwen35", "mistral-tekken": "tekken",
               "gpt-oss": "gpt-4o"}
+# Other pre-tokenizers, which are tried on the tokens of "qwen2": how they split words, and whether texts are composed.
+SEED = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+")
+OTHERS = {"seed-coder": (SEED, False), "exaone4": (None, False), "olmo": (None, True)}
 WHEELS = pathlib.Path(sys.prefix) / "wheels"
 
 
@@ -29,13 +33,36 @@ def token_lists(document):
     return tokens, types
 
 
-def byte_level(gguf, source, path, name):
-    document = json.loads(source.read_text())
+def split_otherwise(document, pattern, composes):
+    """A tokenizer.json whose pre-tokenizer is another."""
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": pattern is None}
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    splits = [byte_level] if pattern is None else [split, byte_level]
+    return document | {"normalizer": {"type": "NFC"} if composes else None,
+                       "pre_tokenizer": {"type": "Sequence", "pretokenizers": splits}}
+
+
+def with_merges(gguf, document, path):
+    """A vocabulary of SentencePiece as Gemma 4's, with merges instead of scores."""
+    tokens, types = token_lists(document)
+    writer = gguf.GGUFWriter(path, "gemma4")
+    writer.add_tokenizer_model("gemma4")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([-1000.0] * len(tokens))
+    writer.add_token_types([UNKNOWN if token == document["model"]["unk_token"] else
+                            BYTE if re.fullmatch("<0x[0-9A-F]{2}>", token) else kind for token, kind in zip(tokens, types)])
+    writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in document["model"]["merges"]])
+    writer.add_add_space_prefix("Prepend" in json.dumps(document["normalizer"]))
+    writer.add_bos_token_id(tokens.index("<s>"))
+    return writer
+
+
+def byte_level(gguf, document, path, name):
     tokens, types = token_lists(document)
     merges = document["model"]["merges"]
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre(BYTE_LEVEL[name])
+    writer.add_tokenizer_pre(name)
     writer.add_token_list(tokens)
     writer.add_token_types(types)
     writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in merges])
@@ -89,7 +116,7 @@ def build(folder, paths):
     folder.mkdir(parents=True, exist_ok=True)
     result = {}
 
-    def add(name, source, make):
+    def add(name, source, make, document=None):
         path = folder / f"{name}.gguf"
         if not path.exists() or path.stat().st_mtime < max(source.stat().st_mtime,
                                                            pathlib.Path(__file__).stat().st_mtime):
@@ -98,16 +125,26 @@ def build(folder, paths):
             writer.write_kv_data_to_file()
             writer.write_tensors_to_file()
             writer.close()
-        result[f"{name}.gguf"] = Tokenizer.from_file(str(source)), path
+        reference = Tokenizer.from_str(json.dumps(document)) if document else Tokenizer.from_file(str(source))
+        result[f"{name}.gguf"] = reference, path
 
     for name in BYTE_LEVEL:
         if name in paths:
-            add(name, paths[name], lambda path, name=name: byte_level(gguf, paths[name], path, name))
+            document = json.loads(paths[name].read_text())
+            add(name, paths[name], lambda path, document=document, name=name:
+                byte_level(gguf, document, path, BYTE_LEVEL[name]))
+    for name, (pattern, composes) in OTHERS.items():
+        if "qwen2" in paths:
+            document = split_otherwise(json.loads(paths["qwen2"].read_text()), pattern, composes)
+            add(name, paths["qwen2"], lambda path, document=document, name=name: byte_level(gguf, document, path, name),
+                document)
     for name, model in (("mistral-v1-legacy", "tokenizer.model.v1"),
                         ("mistral-v3", "mistral_instruct_tokenizer_240323.model.v3")):
         if name in paths:
             file = folder.parent / "files" / "mistral_common" / "data" / model
             add(name, paths[name], lambda path, file=file: sentencepiece_scores(gguf, file, path))
+            document = json.loads(paths[name].read_text())
+            add(f"{name}-merges", paths[name], lambda path, document=document: with_merges(gguf, document, path))
     if (pair := smollm2(gguf, folder)) is not None:
         result["smollm2.gguf"] = pair
     return result
