@@ -88,9 +88,11 @@ std::string ConfigText(const model::ModelConfig& c) {
   text += fmt::format("{} ({}), {} parameters, {}\n", model::Name(c.family), c.architecture,
                       Count(c.parameters()), litecache::Name(c.weight_dtype));
   line("layers", fmt::format("{}", c.layers));
-  line("hidden", fmt::format("{}, feed-forward {}", c.hidden,
-                             c.experts.count > 0 ? c.experts.intermediate : c.intermediate));
-  if (const model::ExpertConfig& e = c.experts; e.count > 0) {
+  const model::ExpertConfig& e = c.experts;
+  line("hidden", fmt::format("{}, feed-forward {}{}", c.hidden,
+                             e.count > 0 && !e.beside ? e.intermediate : c.intermediate,
+                             e.beside ? fmt::format(", experts {}", e.intermediate) : ""));
+  if (e.count > 0) {
     line("experts", fmt::format("{} of {} for each token, {} parameters", e.active, e.count,
                                 Count(c.active_parameters())));
   }

@@ -42,8 +42,16 @@ def split_otherwise(document, pattern, composes):
                        "pre_tokenizer": {"type": "Sequence", "pretokenizers": splits}}
 
 
+def as_gemma(document):
+    """A tokenizer.json of SentencePiece whose texts get no space in front."""
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
+    back = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
+    return document | {"normalizer": spaces, "decoder": {"type": "Sequence", "decoders": [
+        back, {"type": "ByteFallback"}, {"type": "Fuse"}]}}
+
+
 def with_merges(gguf, document, path):
-    """A vocabulary of SentencePiece as Gemma 4's, with merges instead of scores."""
+    """The same as a GGUF file: with merges instead of scores."""
     tokens, types = token_lists(document)
     writer = gguf.GGUFWriter(path, "gemma4")
     writer.add_tokenizer_model("gemma4")
@@ -52,7 +60,7 @@ def with_merges(gguf, document, path):
     writer.add_token_types([UNKNOWN if token == document["model"]["unk_token"] else
                             BYTE if re.fullmatch("<0x[0-9A-F]{2}>", token) else kind for token, kind in zip(tokens, types)])
     writer.add_token_merges([merge if isinstance(merge, str) else " ".join(merge) for merge in document["model"]["merges"]])
-    writer.add_add_space_prefix("Prepend" in json.dumps(document["normalizer"]))
+    writer.add_add_space_prefix(False)
     writer.add_bos_token_id(tokens.index("<s>"))
     return writer
 
@@ -143,8 +151,9 @@ def build(folder, paths):
         if name in paths:
             file = folder.parent / "files" / "mistral_common" / "data" / model
             add(name, paths[name], lambda path, file=file: sentencepiece_scores(gguf, file, path))
-            document = json.loads(paths[name].read_text())
-            add(f"{name}-merges", paths[name], lambda path, document=document: with_merges(gguf, document, path))
+    if "mistral-v3" in paths:
+        document = as_gemma(json.loads(paths["mistral-v3"].read_text()))
+        add("mistral-v3-merges", paths["mistral-v3"], lambda path: with_merges(gguf, document, path), document)
     if (pair := smollm2(gguf, folder)) is not None:
         result["smollm2.gguf"] = pair
     return result
