@@ -1,3 +1,4 @@
+#include <functional>
 #include <utility>
 
 #include "ops/dense/activation.h"
@@ -80,19 +81,75 @@ TEST_F(ElementwiseTest, SigmoidMul) {
   }
 }
 
-TEST_F(ElementwiseTest, Relu) {
-  for (DType dtype : target_->Activations()) {
-    for (int64_t cols : {1, 5, 15, 64, 4099, 16384}) {
-      SCOPED_TRACE(fmt::format("{}, cols {}", Name(dtype), cols));
-      const Matrix x = Matrix::Normal(random_, dtype, 3, cols, 4);
-      ForEachVariant([&] {
-        const MatrixView device = OnDevice(x);
-        Relu(*stream_, device);
-        ExpectNear(
-            device, [&](int64_t r, int64_t c) { return std::max(x.At(r, c), 0.0); },
-            [](int64_t, int64_t) { return 0.0; });
-      });
+// Activations in place, of one matrix.
+class InPlaceTest : public ElementwiseTest {
+ protected:
+  // want(x) is what `run` makes of an element, error(x) how far it may be off in f32; 0: in no
+  // type.
+  void Check(const std::function<void(const MatrixView& x)>& run,
+             const std::function<double(double x)>& want,
+             const std::function<double(double x)>& error) {
+    for (DType dtype : target_->Activations()) {
+      for (int64_t cols : {1, 5, 15, 64, 4099, 16384}) {
+        SCOPED_TRACE(fmt::format("{}, cols {}", Name(dtype), cols));
+        Matrix x = Matrix::Normal(random_, dtype, 4, cols, 4, 2.0f);
+        x.Set(1, 0, 0.0f);
+        x.Set(2, 0, -200.0f);
+        // Small ones, where exponentials are nearly 1.
+        for (int64_t c = 0; c < cols; ++c) x.Set(3, c, 0.01f * static_cast<float>(x.At(3, c)));
+        ForEachVariant([&] {
+          const MatrixView device = OnDevice(x);
+          run(device);
+          ExpectNear(
+              device, [&](int64_t r, int64_t c) { return want(x.At(r, c)); },
+              [&](int64_t r, int64_t c) {
+                const double value = x.At(r, c);
+                const double rounding = Rounding(dtype) * std::abs(want(value));
+                return error(value) == 0 ? 0 : error(value) + rounding;
+              });
+        });
+      }
     }
+  }
+};
+
+TEST_F(InPlaceTest, Relu) {
+  Check([&](const MatrixView& x) { Relu(*stream_, x); }, [](double x) { return std::max(x, 0.0); },
+        [](double) { return 0.0; });
+}
+
+TEST_F(InPlaceTest, ReluSquared) {
+  Check([&](const MatrixView& x) { ReluSquared(*stream_, x); },
+        [](double x) { return x > 0 ? x * x : 0.0; },
+        [](double x) { return std::ldexp(x * x, -24); });
+}
+
+TEST_F(InPlaceTest, Gelu) {
+  Check([&](const MatrixView& x) { Gelu(*stream_, x); }, GeluTanh,
+        // As of GateMul: the exponent's error grows with the third power.
+        [](double x) {
+          return std::abs(GeluTanh(x)) * std::ldexp(12.0 + (x < 0 ? 200 : 0), -24) + 1e-13;
+        });
+}
+
+TEST_F(InPlaceTest, Xielu) {
+  for (const auto& [positive, negative] : {std::pair(0.3f, -0.7f), {-1.1f, 0.9f}, {30.0f, 0.0f}}) {
+    constexpr float kBeta = 0.5f, kEpsilon = -1e-6f;
+    SCOPED_TRACE(fmt::format("alphas {} and {}", positive, negative));
+    const auto softplus = [](double x) { return std::log1p(std::exp(x)); };
+    const double above = softplus(positive), below = kBeta + softplus(negative);
+    const XieluFunction function = XieluFunction::Of(positive, negative, kBeta, kEpsilon);
+    Check([&](const MatrixView& x) { Xielu(*stream_, function, x); },
+          // Transformers' XIELUActivation.
+          [&](double x) {
+            return x > 0 ? above * x * x + kBeta * x
+                         : (std::expm1(std::min<double>(x, kEpsilon)) - x) * below + kBeta * x;
+          },
+          [&](double x) {
+            return std::ldexp(8.0 * (above * std::max(x, 0.0) * x + (below + 1) * std::abs(x)),
+                              -24) +
+                   1e-12;
+          });
   }
 }
 

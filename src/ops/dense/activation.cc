@@ -42,4 +42,31 @@ void Relu(Stream& stream, const MatrixView& x) {
   cpu::Relu(AsCpu(stream).pool(), x);
 }
 
+void ReluSquared(Stream& stream, const MatrixView& x) {
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::ReluSquared(stream, x);
+  }
+  LC_CHECK(x.dtype == DType::kF32);
+  if (x.rows == 0 || x.cols == 0) return;
+  cpu::ReluSquared(AsCpu(stream).pool(), x);
+}
+
+void Gelu(Stream& stream, const MatrixView& x) {
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::Gelu(stream, x);
+  }
+  LC_CHECK(x.dtype == DType::kF32);
+  if (x.rows == 0 || x.cols == 0) return;
+  cpu::Gelu(AsCpu(stream).pool(), x);
+}
+
+void Xielu(Stream& stream, const XieluFunction& function, const MatrixView& x) {
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::Xielu(stream, function, x);
+  }
+  LC_CHECK(x.dtype == DType::kF32);
+  if (x.rows == 0 || x.cols == 0) return;
+  cpu::Xielu(AsCpu(stream).pool(), function, x);
+}
+
 }  // namespace litecache::ops

@@ -5,6 +5,7 @@
 #include "base/matrix_view.h"
 #include "device/device.h"
 #include "ops/common/gate_function.h"
+#include "ops/common/xielu.h"
 
 namespace litecache::ops {
 
@@ -17,5 +18,11 @@ void SigmoidMul(Stream& stream, const MatrixView& gate, const MatrixView& x);
 
 // x = max(x, 0) in place. x [T, n] f32.
 void Relu(Stream& stream, const MatrixView& x);
+// x = max(x, 0)^2 in place. x [T, n] f32.
+void ReluSquared(Stream& stream, const MatrixView& x);
+// x = GELU(x) in its tanh form, in place. x [T, n] f32.
+void Gelu(Stream& stream, const MatrixView& x);
+// x = function(x) in place. x [T, n] f32.
+void Xielu(Stream& stream, const XieluFunction& function, const MatrixView& x);
 
 }  // namespace litecache::ops

@@ -55,8 +55,8 @@ __global__ void SigmoidMulKernel(const float* gate, int64_t gate_stride, T* x, i
   }
 }
 
-template <typename T, int kWidth>
-__global__ void ReluKernel(T* x, int64_t stride, int64_t cols) {
+template <typename T, int kWidth, typename Function>
+__global__ void MapKernel(T* x, int64_t stride, int64_t cols, Function function) {
   LetNextKernelStart();
   WaitForKernelBefore();
   const int64_t r = blockIdx.x;
@@ -65,13 +65,40 @@ __global__ void ReluKernel(T* x, int64_t stride, int64_t cols) {
     const Vector<T, kWidth> v = Load<kWidth>(x + r * stride + c);
     float values[kWidth];
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      const auto value = static_cast<float>(v.at[i]);
-      values[i] = value < 0.0f ? 0.0f : value;  // keeps a NaN, which fmaxf would drop
-    }
+    for (int i = 0; i < kWidth; ++i) values[i] = function(static_cast<float>(v.at[i]));
     Store<kWidth>(x + r * stride + c, values);
   }
 }
+
+// x = function(x) in place.
+template <typename Function>
+void Map(Stream& stream, const MatrixView& x, const Function& function) {
+  if (x.rows == 0 || x.cols == 0) return;
+  const auto launch = [&]<typename T, int kWidth>() {
+    LaunchOverlapping(AsCuda(stream), MapKernel<T, kWidth, Function>, GridOf(x, kWidth), kThreads,
+                      0, x.Row<T>(0), x.stride, x.cols, function);
+  };
+  const bool wide = Aligned(x, 4);
+  if (x.dtype == DType::kBF16) {
+    wide ? launch.template operator()<__nv_bfloat16, 4>()
+         : launch.template operator()<__nv_bfloat16, 1>();
+  } else {
+    LC_CHECK(x.dtype == DType::kF32, "f32 or bf16");
+    wide ? launch.template operator()<float, 4>() : launch.template operator()<float, 1>();
+  }
+}
+
+struct ReluFunction {
+  // Keeps a NaN, which fmaxf would drop.
+  __device__ float operator()(float x) const { return x < 0.0f ? 0.0f : x; }
+};
+struct ReluSquaredFunction {
+  __device__ float operator()(float x) const { return x < 0.0f ? 0.0f : x * x; }
+};
+struct GeluFunction {
+  GateFunction gate = kGeluTanh;
+  __device__ float operator()(float x) const { return gate.Gate(x); }
+};
 
 }  // namespace
 
@@ -115,19 +142,12 @@ void SigmoidMul(Stream& stream, const MatrixView& gate, const MatrixView& x) {
   }
 }
 
-void Relu(Stream& stream, const MatrixView& x) {
-  if (x.rows == 0 || x.cols == 0) return;
-  const auto launch = [&]<typename T, int kWidth>() {
-    LaunchOverlapping(AsCuda(stream), ReluKernel<T, kWidth>, GridOf(x, kWidth), kThreads, 0,
-                      x.Row<T>(0), x.stride, x.cols);
-  };
-  const bool wide = Aligned(x, 4);
-  if (x.dtype == DType::kBF16) {
-    wide ? launch.operator()<__nv_bfloat16, 4>() : launch.operator()<__nv_bfloat16, 1>();
-  } else {
-    LC_CHECK(x.dtype == DType::kF32, "f32 or bf16");
-    wide ? launch.operator()<float, 4>() : launch.operator()<float, 1>();
-  }
+void Relu(Stream& stream, const MatrixView& x) { Map(stream, x, ReluFunction()); }
+void ReluSquared(Stream& stream, const MatrixView& x) { Map(stream, x, ReluSquaredFunction()); }
+void Gelu(Stream& stream, const MatrixView& x) { Map(stream, x, GeluFunction()); }
+
+void Xielu(Stream& stream, const XieluFunction& function, const MatrixView& x) {
+  Map(stream, x, function);
 }
 
 }  // namespace litecache::ops::cuda

@@ -17,8 +17,8 @@ void RmsNorm(Stream& stream, const MatrixView& x, const float* weight, float eps
 void RmsNormTwice(Stream& stream, const MatrixView& x, const float* first, const float* second,
                   float eps, const MatrixView& y);
 
-// y = (x - mean) / sqrt(var + eps) * weight + bias. x, y [T, n] f32 (may alias); weight, bias [n]
-// f32.
+// y = (x - mean) / sqrt(var + eps) * weight + bias. x, y [T, n] f32 (may alias); weight [n] f32;
+// bias [n] f32, or null.
 void LayerNorm(Stream& stream, const MatrixView& x, const float* weight, const float* bias,
                float eps, const MatrixView& y);
 

@@ -57,7 +57,8 @@ void LayerNormRow(const float* x, const float* weight, const float* bias, float 
   ForEachVector(n, [=](auto d, int64_t i) HWY_ATTR {
     const auto centred = hn::Sub(hn::LoadU(d, x + i), hn::Set(d, mean));
     const auto scaled = hn::Mul(centred, hn::Set(d, factor));
-    hn::StoreU(hn::MulAdd(scaled, hn::LoadU(d, weight + i), hn::LoadU(d, bias + i)), d, y + i);
+    const auto added = bias == nullptr ? hn::Zero(d) : hn::LoadU(d, bias + i);
+    hn::StoreU(hn::MulAdd(scaled, hn::LoadU(d, weight + i), added), d, y + i);
   });
 }
 

@@ -16,7 +16,7 @@ struct NormArguments {
   const float* weight;
   // For the second half of y's rows, which are made from the same x as the first half.
   const float* second_weight;
-  const float* bias;  // for LayerNorm
+  const float* bias;  // for LayerNorm; null: none
   float epsilon;
   uint32_t pieces, groups;  // pieces: rows of y * groups
   uint32_t first_rows;      // rows with the first weight
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments a) {
     float values[kWidth];
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values[i] = (v.at[i] - mean) * factor * weight.at[i];
-    if constexpr (kCentre) {
+    if (kCentre && a.bias != nullptr) {
       const Vector<float, kWidth> bias = Load<kWidth>(a.bias + c);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) values[i] += bias.at[i];
