@@ -40,7 +40,9 @@ double FeedForwardWeights(const model::ModelConfig& c, int64_t layer) {
   const auto hidden = static_cast<double>(c.hidden);
   double ordinary = 0;
   if (c.has_ordinary_block(layer)) {
-    const int64_t matrices = c.family == model::Family::kOpt ? 2 : 3;
+    const bool gated =
+        c.family != model::Family::kOpt && c.feed_forward == model::FeedForward::kGated;
+    const int64_t matrices = gated ? 3 : 2;
     ordinary =
         hidden * static_cast<double>(matrices * c.intermediate_of(layer) + 3 * c.layer_input);
   }

@@ -26,6 +26,8 @@ std::string_view Name(model::RopeScaling scaling) {
       return "factors";
     case model::RopeScaling::kProportional:
       return "proportional";
+    case model::RopeScaling::kNtkAlpha:
+      return "alpha";
   }
   return "none";
 }

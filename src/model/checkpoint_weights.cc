@@ -222,10 +222,12 @@ class CheckpointWeights final : public WeightStore {
     Round(values, out.dtype, to);
   }
 
-  // Filters of a convolution have a dimension of their own between channels and taps.
+  // Filters of a convolution have a dimension of their own between channels and taps; a single
+  // number may have none.
   std::vector<int64_t> ShapeOf(const std::string& name, int64_t n) const {
     const io::TensorInfo* info = checkpoint_->Find(name).info;
     if (info != nullptr && info->shape == std::vector<int64_t>{1, n}) return info->shape;
+    if (info != nullptr && info->shape.empty() && n == 1) return {};
     if (info == nullptr || info->shape.size() != 3 || !name.ends_with("conv1d.weight")) return {n};
     const int64_t taps = info->shape.back();
     return taps > 0 && n % taps == 0 ? std::vector<int64_t>{n / taps, 1, taps}

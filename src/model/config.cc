@@ -115,9 +115,9 @@ int64_t CountAttention(const ModelConfig& c, int64_t layer) {
 // Weights of a model of whose experts each layer has so many.
 int64_t CountParameters(const ModelConfig& c, int64_t experts) {
   const bool opt = c.family == Family::kOpt;
-  const int64_t mlp_matrices = opt ? 2 : 3;
+  const int64_t mlp_matrices = opt || c.feed_forward != FeedForward::kGated ? 2 : 3;
   const int64_t mlp_biases = c.mlp_bias ? (mlp_matrices - 1) * c.intermediate + c.hidden : 0;
-  const int64_t norm = opt ? 2 * c.hidden : c.hidden;  // LayerNorm has a bias as well as a weight
+  const int64_t norm = opt || c.norm_bias ? 2 * c.hidden : c.hidden;
   int64_t layer_norms = 0;
   for (const std::string* name : {&c.norms.attention_input, &c.norms.attention_output,
                                   &c.norms.feed_forward_input, &c.norms.feed_forward_output}) {
@@ -144,6 +144,7 @@ int64_t CountParameters(const ModelConfig& c, int64_t experts) {
     }
   }
   if (c.layer_scales) total += c.layers;
+  if (c.feed_forward == FeedForward::kXielu) total += 2 * c.layers;
   if (c.layer_input > 0) {
     const int64_t inputs = c.layers * c.layer_input;
     total += (c.layer_input_vocab + c.hidden) * inputs + c.layer_input;
@@ -210,7 +211,8 @@ nlohmann::json InnerTextConfig(const nlohmann::json& document, const char* archi
 }
 
 void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim,
-                    std::optional<double> default_rotary_share, std::string_view layer_type) {
+                    std::optional<double> default_rotary_share, std::string_view layer_type,
+                    double default_theta) {
   // Where all layers have experts, theirs may be the only width.
   constexpr const char *kWidth = "intermediate_size", *kExpertWidth = "moe_intermediate_size";
   const bool only_experts = !fields.Has(kWidth) && fields.Has(kExpertWidth);
@@ -238,15 +240,30 @@ void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t d
   config.max_context = fields.RequiredInt("max_position_embeddings", 1, kMaxContext);
   config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(1e-6);
   config.tie_embeddings = fields.Bool("tie_word_embeddings").value_or(false);
-  const std::string activation = fields.String("hidden_act").value_or("silu");
-  if (activation == "gelu_pytorch_tanh" || activation == "gelu_new") {
-    config.gate_function = ops::kGeluTanh;
-  } else if (activation != "silu" && activation != "swish") {
-    fields.Refuse("hidden_act", "silu and gelu_pytorch_tanh are supported");
+  if (config.feed_forward == FeedForward::kGated) {
+    const std::string activation = fields.String("hidden_act").value_or("silu");
+    if (activation == "gelu_pytorch_tanh" || activation == "gelu_new") {
+      config.gate_function = ops::kGeluTanh;
+    } else if (activation != "silu" && activation != "swish") {
+      fields.Refuse("hidden_act", "silu and gelu_pytorch_tanh are supported");
+    }
   }
-  config.rope = ParseRope(fields, config.max_context, layer_type);
+  config.rope = ParseRope(fields, config.max_context, layer_type, default_theta);
+  if (config.rope.scaling == RopeScaling::kNtkAlpha && config.family != Family::kHunYuan) {
+    fields.Refuse(fields.Has("rope_scaling") ? "rope_scaling" : "rope_parameters",
+                  "dynamic is supported only for HunYuan, with alpha");
+  }
   ParseRotaryShare(fields, default_rotary_share, config);
   config.max_context = StretchedContext(config.rope, config.max_context);
+}
+
+void ParseUngated(const io::JsonFields& fields, const char* activation, FeedForward feed_forward,
+                  ModelConfig& config) {
+  if (fields.String("hidden_act").value_or(activation) != activation) {
+    fields.Refuse("hidden_act",
+                  fmt::format("{} is supported only with {}", config.architecture, activation));
+  }
+  config.feed_forward = feed_forward;
 }
 
 std::optional<std::vector<std::string>> ParseLayerTypes(const io::JsonFields& fields,

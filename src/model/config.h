@@ -13,6 +13,7 @@
 #include "kv/cache.h"
 #include "model/quantization_config.h"
 #include "ops/common/gate_function.h"
+#include "ops/common/xielu.h"
 #include "ops/experts/experts.h"
 
 namespace litecache::model {
@@ -47,17 +48,33 @@ enum class Family {
   kExaone4,
   kGlm4Moe,
   kMiniMaxM2,
+  kApertus,
+  kArcee,
+  kCohere,
+  kCohere2,
+  kHunYuan,
+  kNemotron,
+  kStarcoder2,
   kOpt
 };
 
-enum class RopeScaling { kNone, kLinear, kLlama3, kYarn, kLongRope, kFactors, kProportional };
+enum class RopeScaling {
+  kNone,
+  kLinear,
+  kLlama3,
+  kYarn,
+  kLongRope,
+  kFactors,
+  kProportional,
+  kNtkAlpha
+};
 
 // RoPE parameters, from `rope_scaling` or the newer `rope_parameters`; all are resolved, so that
 // frequencies can be computed without the rest of the config.
 struct RopeConfig {
   double theta = 10000.0;
   RopeScaling scaling = RopeScaling::kNone;
-  double factor = 1.0;
+  double factor = 1.0;          // kNtkAlpha: alpha, which stretches the base
   double original_context = 0;  // original_max_position_embeddings
   // llama3
   double low_freq_factor = 1.0;
@@ -80,13 +97,18 @@ struct RopeConfig {
 };
 
 // The norms of a layer, by their names in the checkpoint; empty: there is none. Those of outputs
-// are applied before the residual stream is added.
+// are applied before the residual stream is added; those of queries and keys only where the model
+// has them.
 struct NormNames {
   std::string attention_input = "input_layernorm";
   std::string attention_output;
   std::string feed_forward_input = "post_attention_layernorm";
   std::string feed_forward_output;
+  std::string query = "self_attn.q_norm", key = "self_attn.k_norm";
 };
+
+// Feed-forward blocks: down(gate_function(gate, up)), or without a gate down(f(up)).
+enum class FeedForward { kGated, kReluSquared, kGelu, kXielu };
 
 // Experts in the place of a layer's feed-forward block (ops/experts/experts.h), and their names in
 // the checkpoint: "mlp.gate.weight", "mlp.experts.0.gate_proj.weight".
@@ -156,7 +178,10 @@ struct ModelConfig {
   bool mlp_bias = false;
   // What a layer of the common transformer is made of (model/transformer.cc).
   NormNames norms;
-  bool qk_norm = false;  // a norm of each head's query and key (Qwen3)
+  bool layer_norm = false;  // LayerNorm instead of RMSNorm, of blocks' inputs and the last one
+  bool norm_bias = false;   // of these
+  bool qk_norm = false;     // a norm of each head's query and key (Qwen3)
+  bool qk_norm_after_rope = false;
   bool wide_qk_norm =
       false;               // a norm over the queries of all heads, and one over the keys (OLMo 2)
   bool fused_qkv = false;  // one matrix self_attn.qkv_proj
@@ -186,7 +211,12 @@ struct ModelConfig {
   std::vector<bool> recurrent;
   bool fused_delta = false;      // directories have its projections in two tensors (Qwen3-Next)
   bool attention_sinks = false;  // learned ones (ops/attention/softmax.h), not first tokens
-  ops::GateFunction gate_function = ops::kSilu;  // of feed-forward blocks
+  FeedForward feed_forward = FeedForward::kGated;
+  ops::GateFunction gate_function = ops::kSilu;
+  std::string up = "mlp.up_proj", down = "mlp.down_proj";  // names of their matrices
+  bool parallel_blocks = false;  // feed-forward blocks take what attention's norm made
+  // FeedForward::kXielu, where the checkpoint has no tensors of it: of each layer.
+  std::vector<ops::XieluFunction> xielu;
   ExpertConfig experts;
   float norm_added = 0;  // to all norms' weights (Gemma: 1)
   double embedding_scale = 1;

@@ -26,10 +26,14 @@ inline constexpr int64_t kMaxContext = int64_t{1} << 30;
 // Parses the fields that all families but OPT have in common: widths, heads, context, RoPE.
 // default_head_dim: the value if the field is missing; 0: hidden_size / num_attention_heads.
 // default_rotary_share: the share of a head that RoPE rotates if the config does not say; none: the
-// family rotates whole heads, and another share is refused. layer_type: as in ParseRope.
+// family rotates whole heads, and another share is refused. layer_type and default_theta: as in
+// ParseRope. config.feed_forward is known (ParseUngated).
 void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim = 0,
                     std::optional<double> default_rotary_share = std::nullopt,
-                    std::string_view layer_type = "");
+                    std::string_view layer_type = "", double default_theta = 10000);
+// Feed-forward blocks without a gate; `hidden_act` must be `activation`, if it is there.
+void ParseUngated(const io::JsonFields& fields, const char* activation, FeedForward feed_forward,
+                  ModelConfig& config);
 
 // `layer_types`, which has an element for each layer; none: the field is missing.
 std::optional<std::vector<std::string>> ParseLayerTypes(const io::JsonFields& fields,
@@ -71,7 +75,8 @@ void CheckLongRope(const io::JsonFields& fields, const ModelConfig& config);
 
 // RoPE from `rope_theta` and `rope_scaling`, or from `rope_parameters`. max_positions is
 // max_position_embeddings, which yarn, llama3 and longrope fall back to. layer_type: of which
-// layers, where `rope_parameters` tells them apart; empty: such a config is refused.
+// layers, where `rope_parameters` tells them apart; empty: such a config is refused. Type
+// dynamic is read only with HunYuan's `alpha`, which does not depend on the context.
 RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions,
                      std::string_view layer_type = "", double default_theta = 10000);
 // How the scale of queries grows, from `llama_4_scaling_beta` beside RoPE's parameters.

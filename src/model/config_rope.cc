@@ -131,6 +131,10 @@ RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions,
   } else if (type == "yarn") {
     rope.scaling = RopeScaling::kYarn;
     ParseYarn(*parameters, max_positions, rope);
+  } else if (type == "dynamic" && parameters->Has("alpha")) {
+    rope.original_context = 0;
+    rope.scaling = RopeScaling::kNtkAlpha;
+    rope.factor = parameters->RequiredNumber("alpha", 1e-6, kMaxFactor);
   } else {
     parameters->Refuse(type_key,
                        "default, linear, llama3, yarn, longrope and proportional are supported");

@@ -10,12 +10,14 @@ namespace litecache::model {
 
 std::span<const FamilySpec> Families() {
   static const std::vector<FamilySpec> kFamilies = {
-      kLlamaSpec,    kMistralSpec,  kMinistralSpec, kMinistral3Spec, kQwen2Spec,
-      kQwen3Spec,    kOlmo2Spec,    kPhi3Spec,      kSmolLm3Spec,    kGlm4Spec,
-      kGraniteSpec,  kOlmo3Spec,    kGemma2Spec,    kGemma3Spec,     kGemma4Spec,
-      kQwen2MoeSpec, kQwen3MoeSpec, kQwen3_5Spec,   kQwen3_5MoeSpec, kQwen3NextSpec,
-      kOlmoeSpec,    kMixtralSpec,  kGptOssSpec,    kSeedOssSpec,    kErnieSpec,
-      kErnieMoeSpec, kExaone4Spec,  kGlm4MoeSpec,   kMiniMaxM2Spec,  kOptSpec};
+      kLlamaSpec,      kMistralSpec,  kMinistralSpec, kMinistral3Spec, kQwen2Spec,
+      kQwen3Spec,      kOlmo2Spec,    kPhi3Spec,      kSmolLm3Spec,    kGlm4Spec,
+      kGraniteSpec,    kOlmo3Spec,    kGemma2Spec,    kGemma3Spec,     kGemma4Spec,
+      kQwen2MoeSpec,   kQwen3MoeSpec, kQwen3_5Spec,   kQwen3_5MoeSpec, kQwen3NextSpec,
+      kOlmoeSpec,      kMixtralSpec,  kGptOssSpec,    kSeedOssSpec,    kErnieSpec,
+      kErnieMoeSpec,   kExaone4Spec,  kGlm4MoeSpec,   kMiniMaxM2Spec,  kApertusSpec,
+      kArceeSpec,      kCohereSpec,   kCohere2Spec,   kHunYuanSpec,    kNemotronSpec,
+      kStarcoder2Spec, kOptSpec};
   return kFamilies;
 }
 
@@ -97,6 +99,20 @@ std::string_view Name(Family family) {
       return "minimax_m2";
     case Family::kExaone4:
       return "exaone4";
+    case Family::kApertus:
+      return "apertus";
+    case Family::kArcee:
+      return "arcee";
+    case Family::kCohere:
+      return "cohere";
+    case Family::kCohere2:
+      return "cohere2";
+    case Family::kHunYuan:
+      return "hunyuan_v1_dense";
+    case Family::kNemotron:
+      return "nemotron";
+    case Family::kStarcoder2:
+      return "starcoder2";
     case Family::kOpt:
       return "opt";
   }

@@ -57,6 +57,13 @@ extern const FamilySpec kErnieMoeSpec;    // ernie4_5.cc
 extern const FamilySpec kGlm4MoeSpec;     // glm4.cc
 extern const FamilySpec kMiniMaxM2Spec;   // minimax_m2.cc
 extern const FamilySpec kExaone4Spec;     // exaone4.cc
+extern const FamilySpec kApertusSpec;     // apertus.cc
+extern const FamilySpec kArceeSpec;       // arcee.cc
+extern const FamilySpec kCohereSpec;      // cohere.cc
+extern const FamilySpec kCohere2Spec;     // cohere.cc
+extern const FamilySpec kHunYuanSpec;     // hunyuan.cc
+extern const FamilySpec kNemotronSpec;    // nemotron.cc
+extern const FamilySpec kStarcoder2Spec;  // starcoder2.cc
 extern const FamilySpec kOptSpec;         // opt.cc
 
 }  // namespace litecache::model

@@ -83,6 +83,15 @@ std::string Describe(const ModelConfig& c) {
   } else if (f.cubic != 0) {
     text += " gelu";
   }
+  if (c.feed_forward != FeedForward::kGated) {
+    text += fmt::format(" ungated={}", static_cast<int>(c.feed_forward));
+  }
+  for (const ops::XieluFunction& f : c.xielu) {
+    text += fmt::format(" xielu={}/{}/{}/{}", f.positive, f.negative, f.beta, f.epsilon);
+  }
+  if (c.layer_norm) text += fmt::format(" layer_norm bias={}", c.norm_bias);
+  if (c.parallel_blocks) text += " parallel";
+  if (c.qk_norm_after_rope) text += " qk_norm_after_rope";
   if (c.norm_added != 0) text += fmt::format(" norm_added={}", c.norm_added);
   if (const auto& q = c.quantization) {  // what the tensors do not show
     text += fmt::format(" scales of {}x{} symmetric={} less_one={}", q->scale_rows, q->scale_cols,

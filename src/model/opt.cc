@@ -10,6 +10,7 @@
 
 #include "model/config_fields.h"
 #include "model/families.h"
+#include "model/norm_weights.h"
 #include "model/shard.h"
 #include "model/step_decoder.h"
 #include "ops/dense/activation.h"
@@ -57,15 +58,10 @@ void ParseOpt(const io::JsonFields& fields, ModelConfig& config) {
   }
 }
 
-struct LayerNormWeights {
-  const float* weight = nullptr;  // [hidden]
-  const float* bias = nullptr;
-};
-
 struct OptLayer {
-  LayerNormWeights attention_norm;
+  NormWeights attention_norm;
   LinearWeights q, k, v, o;
-  LayerNormWeights feed_forward_norm;
+  NormWeights feed_forward_norm;
   LinearWeights up, down;
 };
 
@@ -128,7 +124,7 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
     for (int64_t i = 0; i < c.layers; ++i) {
       layers_.push_back(TakeLayer(i, fmt::format("{}layers.{}.", prefix, i)));
     }
-    if (c.final_norm) final_norm_ = TakeNorm(prefix + "final_layer_norm");
+    if (c.final_norm) final_norm_ = TakeLayerNorm(prefix + "final_layer_norm");
     const DType dtype = layers_.front().q.weight.dtype;
     if (on_gpu() && dtype != DType::kF32) RoundBiases();
     if (c.tie_embeddings) {
@@ -183,9 +179,8 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
 
   bool Projects() const { return config().embedding_dim != config().hidden; }
 
-  LayerNormWeights TakeNorm(const std::string& name) {
-    return {weights().NormWeight(name + ".weight", config().hidden, 0),
-            weights().Bias(name + ".bias", config().hidden)};
+  NormWeights TakeLayerNorm(const std::string& name) {
+    return TakeNorm(weights(), name, config().hidden, 0, /*bias=*/true);
   }
 
   OptLayer TakeLayer(int64_t index, const std::string& name) {
@@ -193,18 +188,18 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
     const LayerPlace kv{index, LayerPart::kKeyValue}, query{index, LayerPart::kQuery};
     const LayerPlace rest{index, LayerPart::kRest};
     OptLayer layer;
-    layer.attention_norm = TakeNorm(name + "self_attn_layer_norm");
+    layer.attention_norm = TakeLayerNorm(name + "self_attn_layer_norm");
     layer.q = TakeLinear(weights(), query, name + "self_attn.q_proj", c.q_width(), c.hidden, true);
     layer.k = TakeLinear(weights(), kv, name + "self_attn.k_proj", c.q_width(), c.hidden, true);
     layer.v = TakeLinear(weights(), kv, name + "self_attn.v_proj", c.q_width(), c.hidden, true);
     layer.o = TakeLinear(weights(), rest, name + "self_attn.out_proj", c.hidden, c.q_width(), true);
-    layer.feed_forward_norm = TakeNorm(name + "final_layer_norm");
+    layer.feed_forward_norm = TakeLayerNorm(name + "final_layer_norm");
     layer.up = TakeLinear(weights(), rest, name + "fc1", c.intermediate, c.hidden, true);
     layer.down = TakeLinear(weights(), rest, name + "fc2", c.hidden, c.intermediate, true);
     return layer;
   }
 
-  static void Normalize(Stream& stream, const MatrixView& x, const LayerNormWeights& norm,
+  static void Normalize(Stream& stream, const MatrixView& x, const NormWeights& norm,
                         const MatrixView& y) {
     ops::LayerNorm(stream, x, norm.weight, norm.bias, kEpsilon, y);
   }
@@ -333,7 +328,7 @@ class OptDecoder final : public StepDecoder<OptActivations>, private kv::KeyValu
   std::vector<OptLayer> layers_;
   Buffer rounded_biases_;  // [layers][k, v], rounded_stride_ values apart; empty: none
   size_t rounded_stride_ = 0;
-  LayerNormWeights final_norm_;
+  NormWeights final_norm_;
   MatrixView head_;  // as embedding_
 };
 

@@ -86,11 +86,17 @@ float LongRopeAttentionFactor(const RopeConfig& rope) {
 }  // namespace
 
 RopeTable MakeRopeTable(const RopeConfig& rope, int64_t head_dim) {
-  const std::vector<float> frequencies = PositionFrequencies(rope.theta, head_dim);
+  double theta = rope.theta;
+  if (rope.scaling == RopeScaling::kNtkAlpha) {
+    const auto dim = static_cast<double>(head_dim);
+    theta *= std::pow(rope.factor, dim / (dim - 2));
+  }
+  const std::vector<float> frequencies = PositionFrequencies(theta, head_dim);
   RopeTable table;
   for (const float frequency : frequencies) table.inv_freq.push_back(1.0f / frequency);
   switch (rope.scaling) {
     case RopeScaling::kNone:
+    case RopeScaling::kNtkAlpha:
       break;
     case RopeScaling::kLinear:
       for (float& frequency : table.inv_freq) frequency /= static_cast<float>(rope.factor);

@@ -272,10 +272,11 @@ TensorPart PartOf(const ModelConfig& config, const std::string& name, int64_t ro
     divide_rows(whole.q_heads, {PartOfRank(whole.q_heads, shard)});
   } else if (module == "gate_up_proj") {
     divide_rows(2 * intermediate, {width, Behind(width, intermediate)});
-  } else if (module == "gate_proj" || module == "up_proj" || module == "fc1" ||
+  } else if (module == "gate_proj" || module == ModuleOf(whole.up) || module == "fc1" ||
              (expert && (module == whole.experts.gate || module == whole.experts.up))) {
     divide_rows(intermediate, {width});
-  } else if (module == "down_proj" || module == "fc2" || (expert && module == whole.experts.down)) {
+  } else if (module == ModuleOf(whole.down) || module == "fc2" ||
+             (expert && module == whole.experts.down)) {
     divide_cols(intermediate, {width});
   } else if (module == "embed_tokens" || module == "lm_head") {
     const VocabularyPart vocabulary = VocabularyOf(config);

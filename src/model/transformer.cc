@@ -7,7 +7,9 @@
 #include <initializer_list>
 #include <vector>
 
+#include "model/feed_forward.h"
 #include "model/layer_inputs.h"
+#include "model/norm_weights.h"
 #include "model/shard.h"
 #include "model/step_decoder.h"
 #include "model/transformer_activations.h"
@@ -36,12 +38,12 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
         {"model.", "", "language_model.model.", "model.language_model."}, "embed_tokens.weight");
     embedding_ = weights().Matrix(prefix + "embed_tokens.weight", vocabulary, c.hidden);
     for (int64_t i = 0; i < c.layers; ++i) {
-      layers_.push_back(
-          TakeTransformerLayer(weights(), c, i, fmt::format("{}layers.{}.", prefix, i)));
+      layers_.push_back(TakeTransformerLayer(this->device(), weights(), c, i,
+                                             fmt::format("{}layers.{}.", prefix, i)));
       if (c.has_experts(i)) CountExperts(layers_.back().experts);
     }
     if (c.layer_input > 0) layer_inputs_ = TakeLayerInputs(weights(), c, prefix);
-    final_norm_ = weights().NormWeight(prefix + "norm.weight", c.hidden, c.norm_added);
+    final_norm_ = TakeNorm(weights(), prefix + "norm", c.hidden, c.norm_added, c.norm_bias);
     constexpr const char* kHead = "lm_head.weight";
     const DType dtype = layers_.front().o.weight.dtype;
     if (c.tie_embeddings) {
@@ -81,11 +83,13 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
         Predict(stream, step, predicted[p], cache, a);
       }
       MatrixView mixed = a.attention;  // what the output projection takes
+      MatrixView input = a.h;          // what attention took
       if (config().is_recurrent(i)) {
         Recur(stream, step, i, cache, a);
         mixed = a.delta.out;
       } else if (together) {
         AttendAndPredict(stream, step, i, predicted.back(), cache, a);
+        input = a.both_h.Rows(0, step.rows);
       } else {
         Attend(stream, step, i, cache, a);
       }
@@ -93,11 +97,11 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
       // chunk, none or one.
       if (i + 1 == config().layers && inputs.select) {
         if (inputs.logit_rows.empty()) return;
-        KeepSelected(stream, inputs.logit_rows, &mixed, &a);
+        KeepSelected(stream, inputs.logit_rows, &mixed, &input, &a);
       }
-      FeedForward(stream, i, mixed, a);
+      FeedForward(stream, i, mixed, input, a);
     }
-    ops::RmsNorm(stream, a.x, final_norm_, Epsilon(), 1, a.h);
+    Normalize(stream, a.x, final_norm_, a.h);
     TakeLogits(stream, a.h, head_, a.logits, logits);
     if (config().logit_scale != 1) {
       ops::Scale(stream, static_cast<float>(config().logit_scale), logits);
@@ -107,13 +111,17 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     }
   }
 
-  static void KeepSelected(Stream& stream, std::span<const int32_t> rows, MatrixView* mixed,
-                           TransformerActivations* a) {
+  void KeepSelected(Stream& stream, std::span<const int32_t> rows, MatrixView* mixed,
+                    MatrixView* input, TransformerActivations* a) const {
     const MatrixView& kept = a->logit_mixed;
     const auto view = MatrixView::Of(kept.data, kept.dtype, kept.rows, mixed->cols);
     ops::GatherRows(stream, *mixed, rows, view);
     ops::GatherRows(stream, a->x, rows, a->logit_x);
     *mixed = view;
+    if (config().parallel_blocks) {
+      ops::GatherRows(stream, *input, rows, a->logit_h);
+      *input = a->logit_h;
+    }
     a->x = a->logit_x;
     for (MatrixView* view : {&a->h, &a->gate, &a->up}) *view = view->Rows(0, a->x.rows);
     if (a->experts.logits.rows > 0) a->experts = a->experts.Rows(0, a->x.rows);
@@ -134,7 +142,7 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   void EndLayer(Stream& stream, const TransformerLayer& layer,
                 const TransformerActivations& a) const {
     if (config().layer_input > 0) {
-      const MatrixView h = Normed(stream, a.x, nullptr, a.h);
+      const MatrixView h = Normed(stream, a.x, {}, a.h);
       ops::Linear(stream, h, layer.input_gate.weight, nullptr, a.input_gate);
       ops::GateMul(stream, a.input_gate, a.layer_input, a.gated_input, config().gate_function);
       AddOutput(stream, a.gated_input, layer.input_projection, layer.input_norm, a);
@@ -173,12 +181,21 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     return 1.0f / std::sqrt(static_cast<float>(config().head_dim));
   }
 
+  void Normalize(Stream& stream, const MatrixView& x, const NormWeights& norm,
+                 const MatrixView& y) const {
+    if (config().layer_norm) {
+      ops::LayerNorm(stream, x, norm.weight, norm.bias, Epsilon(), y);
+    } else {
+      ops::RmsNorm(stream, x, norm.weight, Epsilon(), 1, y);
+    }
+  }
+
   // The input of a block, in the products' dtype: x after its norm, or x itself if the model has no
   // such norm; in h, unless it is x.
-  MatrixView Normed(Stream& stream, const MatrixView& x, const float* norm,
+  MatrixView Normed(Stream& stream, const MatrixView& x, const NormWeights& norm,
                     const MatrixView& h) const {
-    if (norm != nullptr) {
-      ops::RmsNorm(stream, x, norm, Epsilon(), 1, h);
+    if (norm.weight != nullptr) {
+      Normalize(stream, x, norm, h);
     } else if (h.dtype != x.dtype) {
       ops::Convert(stream, x, h);
     } else {
@@ -189,15 +206,15 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
 
   // x += output projection of a block, after its norm and scaled.
   void AddOutput(Stream& stream, const MatrixView& input, const LinearWeights& output,
-                 const float* norm, const TransformerActivations& a) const {
-    if (norm == nullptr && config().residual_scale == 1) {
+                 const NormWeights& norm, const TransformerActivations& a) const {
+    if (norm.weight == nullptr && config().residual_scale == 1) {
       return SumOfProducts(stream, input, output, ops::Epilogue::kAdd, a.x);
     }
     SumOfProducts(stream, input, output, ops::Epilogue::kStore, a.output);
     AddOutput(stream, norm, a);
   }
-  void AddOutput(Stream& stream, const float* norm, const TransformerActivations& a) const {
-    if (norm != nullptr) ops::RmsNorm(stream, a.output, norm, Epsilon(), 1, a.output);
+  void AddOutput(Stream& stream, const NormWeights& norm, const TransformerActivations& a) const {
+    if (norm.weight != nullptr) Normalize(stream, a.output, norm, a.output);
     ops::AddScaled(stream, static_cast<float>(config().residual_scale), a.output, a.x);
   }
 
@@ -279,13 +296,15 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
     const MatrixView k = a.both_k.Rows(0, rows), v = a.both_v.Rows(0, rows);
     const MatrixView both_next_q = a.next_q[predicted % kPredictedQueries].Rows(0, 2 * rows);
     const MatrixView next_q = both_next_q.Rows(rows, rows);
-    if (layer.attention_norm != nullptr) {
-      ops::RmsNormTwice(stream, a.x, layer.attention_norm, next.attention_norm, Epsilon(),
-                        a.both_h);
+    const NormWeights &norm = layer.attention_norm, &next_norm = next.attention_norm;
+    const MatrixView next_h = a.both_h.Rows(rows, rows);
+    if (norm.weight == nullptr) {
+      for (const MatrixView& half : {h, next_h}) ops::Convert(stream, a.x, half);
+    } else if (config().layer_norm) {
+      Normalize(stream, a.x, norm, h);
+      Normalize(stream, a.x, next_norm, next_h);
     } else {
-      for (const MatrixView& half : {h, a.both_h.Rows(rows, rows)}) {
-        ops::Convert(stream, a.x, half);
-      }
+      ops::RmsNormTwice(stream, a.x, norm.weight, next_norm.weight, Epsilon(), a.both_h);
     }
     for (const int64_t i : {index, predicted}) AwaitWeights(stream, i, LayerPart::kQuery);
     Multiply(stream, a.both_h,
@@ -321,26 +340,27 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   }
 
   // x += o(mixed); x += down(f(gate(norm(x))) * up(norm(x))), with norms where the model has them.
-  // mixed: the attention before its output projection, or what a recurrent layer has read.
-  void FeedForward(Stream& stream, int64_t index, const MatrixView& mixed,
+  // mixed: the attention before its output projection, or what a recurrent layer has read. input:
+  // of attention, which takes norm(x)'s place where the blocks are parallel.
+  void FeedForward(Stream& stream, int64_t index, const MatrixView& mixed, const MatrixView& input,
                    const TransformerActivations& a) const {
     const TransformerLayer& layer = layers_[static_cast<size_t>(index)];
     AwaitWeights(stream, index, LayerPart::kRest);
     AddOutput(stream, mixed, layer.o, layer.attention_output_norm, a);
-    const MatrixView h = Normed(stream, a.x, layer.feed_forward_norm, a.h);
-    const ops::GateFunction& function = config().gate_function;
+    const MatrixView h =
+        config().parallel_blocks ? input : Normed(stream, a.x, layer.feed_forward_norm, a.h);
     if (!config().has_ordinary_block(index)) {
       RunLayerExperts(stream, layer.experts, h, a);
     } else {
-      ops::GatedLinear(stream, h, Part(layer.gate, a.gate), Part(layer.up, a.up), function);
-      const float* const norm = layer.feed_forward_output_norm;
+      const MatrixView inner = FeedForwardInner(stream, config(), layer, h, a);
+      const NormWeights& norm = layer.feed_forward_output_norm;
       if (config().has_experts(index)) {
-        SumOfProducts(stream, a.gate, layer.down, ops::Epilogue::kStore, a.output);
-        RunExpertsBeside(stream, config().experts, layer.experts, a.x, Epsilon(), function,
-                         a.experts, a.h, a.output);
+        SumOfProducts(stream, inner, layer.down, ops::Epilogue::kStore, a.output);
+        RunExpertsBeside(stream, config().experts, layer.experts, a.x, Epsilon(),
+                         config().gate_function, a.experts, a.h, a.output);
         AddOutput(stream, norm, a);
       } else {
-        AddOutput(stream, a.gate, layer.down, norm, a);
+        AddOutput(stream, inner, layer.down, norm, a);
       }
     }
     EndLayer(stream, layer, a);
@@ -360,8 +380,8 @@ class TransformerDecoder final : public StepDecoder<TransformerActivations>,
   MatrixView embedding_;  // [vocab, hidden], or the rank's part
   LayerInputs layer_inputs_;
   std::vector<TransformerLayer> layers_;
-  const float* final_norm_ = nullptr;  // [hidden]
-  MatrixView head_;                    // as embedding_
+  NormWeights final_norm_;  // [hidden]
+  MatrixView head_;         // as embedding_
 };
 
 }  // namespace

@@ -46,6 +46,7 @@ struct TransformerActivations {
   // The rows that get logits, after the last layer's attention.
   MatrixView logit_x;      // [L, hidden] f32
   MatrixView logit_mixed;  // [L, q_width], or of a recurrent layer
+  MatrixView logit_h;      // [L, hidden] normed, if blocks are parallel
   MatrixView logit_input;  // [L, layer_input] f32
   LogitParts logits;
   // Of steps that predict in the same product (at most kTogether rows): the layer's own rows, then
@@ -113,6 +114,7 @@ inline TransformerActivations PlaceTransformer(Arena& arena, const ModelConfig& 
   if (ChangesOutputs(config)) a.output = arena.Take(rows, config.hidden);
   a.logit_x = arena.Take(logit_rows, config.hidden);
   a.logit_mixed = arena.Take(logit_rows, std::max(q_width, config.delta.width()), product);
+  if (config.parallel_blocks) a.logit_h = arena.Take(logit_rows, config.hidden, product);
   a.logits = PlaceLogits(arena, config, logit_rows);
   if (on_gpu) {
     for (MatrixView& q : a.next_q)

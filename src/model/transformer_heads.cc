@@ -50,7 +50,8 @@ void TransformerHeads::Rotate(Stream& stream, int64_t index, const MatrixView& r
   const bool wide = config_.wide_qk_norm, rotates = config_.rotates(index);
   const auto pairs =
       config_.rotary_neighbours ? ops::RopePairs::kNeighbours : ops::RopePairs::kHalves;
-  if (!wide && rotates) {
+  const bool norm_first = !config_.qk_norm_after_rope;
+  if (!wide && rotates && norm_first) {
     return ops::RotateHeads(stream, parts, Epsilon(), rotations.Rows(0, parts.front().x.rows),
                             pairs);
   }
@@ -61,8 +62,12 @@ void TransformerHeads::Rotate(Stream& stream, int64_t index, const MatrixView& r
           "norms over all heads: with tensor_parallel, keys are not computed "
           "again and queries not predicted; use no kvpr, and prefetch = off");
     }
-    if (norm != nullptr) ops::RmsNorm(stream, x, norm, Epsilon(), wide ? 1 : heads, x);
+    const auto normalize = [&, &x = x, &heads = heads, &norm = norm] {
+      if (norm != nullptr) ops::RmsNorm(stream, x, norm, Epsilon(), wide ? 1 : heads, x);
+    };
+    if (norm_first) normalize();
     if (rotates) ops::Rope(stream, x, rotations.Rows(0, x.rows), heads, pairs);
+    if (!norm_first) normalize();
   }
 }
 

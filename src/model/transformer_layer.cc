@@ -9,20 +9,18 @@ namespace {
 // Takes the tensors of one layer.
 class Taker {
  public:
-  Taker(WeightStore& weights, const ModelConfig& config, int64_t index, const std::string& name)
-      : weights_(weights), config_(config), index_(index), name_(name) {}
+  Taker(Device& device, WeightStore& weights, const ModelConfig& config, int64_t index,
+        const std::string& name)
+      : device_(device), weights_(weights), config_(config), index_(index), name_(name) {}
 
   TransformerLayer Take() {
     const ModelConfig& c = config_;
     const LayerPlace rest{index_, LayerPart::kRest};
     TransformerLayer layer;
-    const auto norm = [&](const std::string& norm_name) {
-      return norm_name.empty() ? nullptr : Norm(norm_name, c.hidden);
-    };
-    layer.attention_norm = norm(c.norms.attention_input);
-    layer.attention_output_norm = norm(c.norms.attention_output);
-    layer.feed_forward_norm = norm(c.norms.feed_forward_input);
-    layer.feed_forward_output_norm = norm(c.norms.feed_forward_output);
+    layer.attention_norm = BlockNorm(c.norms.attention_input);
+    layer.attention_output_norm = BlockNorm(c.norms.attention_output);
+    layer.feed_forward_norm = BlockNorm(c.norms.feed_forward_input);
+    layer.feed_forward_output_norm = BlockNorm(c.norms.feed_forward_output);
     if (c.is_recurrent(index_)) {
       const std::string delta = "linear_attn.";
       layer.delta = TakeDelta(weights_, c.delta, c.hidden, static_cast<float>(c.norm_eps), index_,
@@ -34,7 +32,7 @@ class Taker {
     if (c.layer_input > 0) {
       layer.input_gate = Linear(rest, "per_layer_input_gate", c.layer_input, c.hidden, false);
       layer.input_projection = Linear(rest, "per_layer_projection", c.hidden, c.layer_input, false);
-      layer.input_norm = Norm("post_per_layer_input_norm", c.hidden);
+      layer.input_norm = BlockNorm("post_per_layer_input_norm");
     }
     if (c.layer_scales) layer.scale = weights_.NormWeight(name_ + "layer_scalar", 1, 0);
     if (c.has_experts(index_)) {
@@ -49,10 +47,13 @@ class Taker {
       layer.gate = RowsOf(all, 0, width);
       layer.up = RowsOf(all, width, width);
     } else {
-      layer.gate = Linear(rest, "mlp.gate_proj", width, c.hidden, c.mlp_bias);
-      layer.up = Linear(rest, "mlp.up_proj", width, c.hidden, c.mlp_bias);
+      if (c.feed_forward == FeedForward::kGated) {
+        layer.gate = Linear(rest, "mlp.gate_proj", width, c.hidden, c.mlp_bias);
+      }
+      layer.up = Linear(rest, c.up, width, c.hidden, c.mlp_bias);
     }
-    layer.down = Linear(rest, "mlp.down_proj", c.hidden, width, c.mlp_bias);
+    layer.down = Linear(rest, c.down, c.hidden, width, c.mlp_bias);
+    if (c.feed_forward == FeedForward::kXielu) layer.xielu = Xielu();
     return layer;
   }
 
@@ -90,8 +91,8 @@ class Taker {
     if (c.qk_norm || c.wide_qk_norm) {
       const ModelConfig& all = c.shard.whole != nullptr ? *c.shard.whole : c;
       const int64_t dim = c.head_dim_of(index_);
-      layer.q_norm = Norm("self_attn.q_norm", c.wide_qk_norm ? all.q_width() : dim);
-      if (own_rows) layer.k_norm = Norm("self_attn.k_norm", c.wide_qk_norm ? all.kv_width() : dim);
+      layer.q_norm = Norm(c.norms.query, c.wide_qk_norm ? all.q_width() : dim);
+      if (own_rows) layer.k_norm = Norm(c.norms.key, c.wide_qk_norm ? all.kv_width() : dim);
     }
     if (c.attention_sinks) layer.sinks = weights_.Bias(name_ + "self_attn.sinks", c.q_heads);
   }
@@ -101,6 +102,24 @@ class Taker {
                        bool bias) {
     return TakeLinear(weights_, place, name_ + module, out, in, bias);
   }
+  // Of the residual stream; no name: there is none.
+  NormWeights BlockNorm(const std::string& module) {
+    if (module.empty()) return {};
+    return TakeNorm(weights_, name_ + module, config_.hidden, config_.norm_added,
+                    config_.norm_bias);
+  }
+  ops::XieluFunction Xielu() {
+    if (!config_.xielu.empty()) return config_.xielu[static_cast<size_t>(index_)];
+    const auto value = [&](const char* tensor) {
+      float number = 0;
+      const float* stored = weights_.NormWeight(name_ + "mlp.act_fn." + tensor, 1, 0);
+      device_.Download(&number, stored, sizeof(number));
+      return number;
+    };
+    const float positive = value("alpha_p"), negative = value("alpha_n");
+    const float beta = value("beta"), epsilon = value("eps");
+    return ops::XieluFunction::Of(positive, negative, beta, epsilon);
+  }
   const float* Norm(const std::string& module, int64_t n) {
     return weights_.NormWeight(name_ + module + ".weight", n, config_.norm_added);
   }
@@ -109,6 +128,7 @@ class Taker {
     return {.weight = fused.weight.Rows(begin, rows)};
   }
 
+  Device& device_;
   WeightStore& weights_;
   const ModelConfig& config_;
   const int64_t index_;
@@ -117,9 +137,10 @@ class Taker {
 
 }  // namespace
 
-TransformerLayer TakeTransformerLayer(WeightStore& weights, const ModelConfig& config,
-                                      int64_t index, const std::string& name) {
-  return Taker(weights, config, index, name).Take();
+TransformerLayer TakeTransformerLayer(Device& device, WeightStore& weights,
+                                      const ModelConfig& config, int64_t index,
+                                      const std::string& name) {
+  return Taker(device, weights, config, index, name).Take();
 }
 
 }  // namespace litecache::model

@@ -144,6 +144,7 @@ INSTANTIATE_TEST_SUITE_P(Models, BatchTest,
                                            Case{"smollm3", false}, Case{"glm4", true},
                                            Case{"granite", false}, Case{"gpt_oss", true},
                                            Case{"ernie4_5", true}, Case{"exaone4", false},
+                                           Case{"cohere2", true}, Case{"hunyuan_v1_dense", true},
                                            Case{"qwen3_5_text", false}, Case{"opt", false},
                                            Case{"opt-post-norm", false}),
                          [](const auto& info) {

@@ -121,6 +121,109 @@ TEST(ConfigTest, Exaone4) {
   EXPECT_TRUE(Parse(config).uniform() && !Parse(config).rotates(0) && Parse(config).rotates(1));
 }
 
+TEST(ConfigTest, FeedForwardBlocksWithoutAGate) {
+  const ModelConfig llama = Parse(With(OfFamily("LlamaForCausalLM"), "num_hidden_layers", 8));
+  const int64_t gates = 8 * llama.hidden * llama.intermediate;
+  const json of_arcee = With(OfFamily("ArceeForCausalLM"), "hidden_act", "relu2");
+  const ModelConfig arcee = Parse(of_arcee);
+  EXPECT_EQ(arcee.feed_forward, FeedForward::kReluSquared);
+  EXPECT_EQ(llama.parameters() - arcee.parameters(), gates);
+  EXPECT_EQ(Parse(With(of_arcee, "mlp_bias", true)).parameters() - arcee.parameters(),
+            8 * (arcee.intermediate + arcee.hidden));
+  EXPECT_ERROR(Parse(OfFamily("ArceeForCausalLM")), Unsupported, "hidden_act", "silu",
+               "only with relu2");
+
+  const json of_apertus = With(OfFamily("ApertusForCausalLM"), "hidden_act", "xielu");
+  const ModelConfig apertus = Parse(of_apertus);
+  EXPECT_TRUE(apertus.qk_norm && apertus.norms.attention_input == "attention_layernorm");
+  // Norms of heads, and two numbers of xIELU a layer.
+  EXPECT_EQ(apertus.parameters() - arcee.parameters(), 8 * (2 * 128 + 2));
+  // As Transformers' config has it where nothing is given.
+  EXPECT_EQ(apertus.rope.scaling, RopeScaling::kLlama3);
+  EXPECT_EQ(Parse(Without(of_apertus, "rope_theta")).rope.theta, 12e6);
+  EXPECT_ERROR(Parse(With(of_apertus, "qk_norm", false)), Unsupported, "qk_norm", "only with true");
+  EXPECT_ERROR(Parse(With(of_apertus, "post_norm", true)), Unsupported, "post_norm");
+
+  json of_nemotron = With(OfFamily("NemotronForCausalLM"), "hidden_act", "relu2");
+  of_nemotron["norm_eps"] = 1e-4;
+  const ModelConfig nemotron = Parse(of_nemotron);
+  EXPECT_TRUE(nemotron.layer_norm && nemotron.norm_bias && nemotron.norm_added == 1);
+  EXPECT_EQ(nemotron.norm_eps, 1e-4);
+  EXPECT_EQ(nemotron.rotated(), 64);
+  EXPECT_EQ(nemotron.parameters() - arcee.parameters(), (8 * 2 + 1) * 4096);  // norms' biases
+
+  const json of_starcoder2 = With(Without(OfFamily("Starcoder2ForCausalLM"), "tie_word_embeddings"),
+                                  "hidden_act", "gelu_pytorch_tanh");
+  const ModelConfig starcoder2 = Parse(of_starcoder2);
+  EXPECT_TRUE(starcoder2.tie_embeddings && starcoder2.attention_bias && starcoder2.mlp_bias &&
+              starcoder2.attention_output_bias && starcoder2.uniform());
+  const ModelConfig plain = Parse(With(of_starcoder2, "use_bias", false));
+  EXPECT_EQ(starcoder2.parameters() - plain.parameters(),
+            8 * (plain.q_width() + 2 * plain.kv_width() + 2 * plain.hidden + plain.intermediate));
+  EXPECT_EQ(Parse(With(of_starcoder2, "sliding_window", 4096)).window, 4096);
+  EXPECT_ERROR(Parse(With(of_starcoder2, "norm_type", "rms_norm")), Unsupported, "norm_type",
+               "only with layer_norm");
+  EXPECT_ERROR(Parse(With(of_starcoder2, "hidden_act", "gelu")), Unsupported, "hidden_act");
+}
+
+TEST(ConfigTest, Cohere) {
+  const json of_r = Without(OfFamily("CohereForCausalLM"), "tie_word_embeddings");
+  const ModelConfig command_r = Parse(With(of_r, "layer_norm_eps", 1e-4));
+  EXPECT_TRUE(command_r.layer_norm && !command_r.norm_bias && command_r.parallel_blocks &&
+              command_r.rotary_neighbours && command_r.tie_embeddings);
+  EXPECT_EQ(command_r.logit_scale, 0.0625);
+  EXPECT_EQ(command_r.norm_eps, 1e-4);
+  const ModelConfig llama = Parse(With(OfFamily("LlamaForCausalLM"), "tie_word_embeddings", true));
+  EXPECT_EQ(llama.parameters() - command_r.parameters(), 8 * 4096);  // one norm a layer less
+  EXPECT_ERROR(Parse(With(of_r, "use_qk_norm", true)), Unsupported, "use_qk_norm", "Command R+");
+  EXPECT_ERROR(Parse(With(of_r, "use_parallel_block", false)), Unsupported, "use_parallel_block");
+
+  // Command R7B's config, shortened.
+  json r7b = json::parse(R"({"architectures": ["Cohere2ForCausalLM"], "attention_bias": false,
+      "bos_token_id": 5, "cache_implementation": "hybrid", "eos_token_id": 255001, "head_dim": 128,
+      "hidden_act": "silu", "hidden_size": 4096, "intermediate_size": 14336,
+      "layer_norm_eps": 1e-05, "layer_switch": 4, "logit_scale": 0.25,
+      "max_position_embeddings": 132096, "model_type": "cohere2", "num_attention_heads": 32,
+      "num_hidden_layers": 32, "num_key_value_heads": 8,
+      "order_of_interleaved_layers": "local_attn_first",
+      "position_embedding_type": "rope_gptj", "rope_scaling": null, "rope_theta": 50000,
+      "rotary_pct": 1.0, "sliding_window": 4096, "torch_dtype": "bfloat16",
+      "use_embedding_sharing": true, "use_gated_activation": true, "use_parallel_block": true,
+      "use_parallel_embedding": true, "vocab_size": 256000})");
+  const ModelConfig config = Parse(r7b);
+  EXPECT_EQ(config.window, 4096);
+  EXPECT_EQ(config.logit_scale, 0.25);
+  EXPECT_EQ(config.rope.theta, 50000);
+  EXPECT_EQ(config.parameters(), 8'028'033'024);
+  for (int64_t i = 0; i < config.layers; ++i) {
+    EXPECT_EQ(config.has_window(i), i % 4 != 3) << i;
+    EXPECT_EQ(config.rotates(i), i % 4 != 3) << i;
+  }
+  EXPECT_FALSE(Parse(With(r7b, "sliding_window_pattern", 2)).rotates(1));
+  EXPECT_ERROR(Parse(With(r7b, "position_embedding_type", "alibi")), Unsupported,
+               "position_embedding_type", "rope_gptj");
+  EXPECT_ERROR(Parse(Without(r7b, "sliding_window")), FileError, "sliding_window");
+}
+
+TEST(ConfigTest, HunYuan) {
+  json config = With(OfFamily("HunYuanDenseV1ForCausalLM"), "rope_scaling",
+                     {{"type", "dynamic"}, {"alpha", 1000.0}, {"factor", 1.0}});
+  const ModelConfig hunyuan = Parse(config);
+  EXPECT_TRUE(hunyuan.qk_norm && hunyuan.qk_norm_after_rope);
+  EXPECT_EQ(hunyuan.norms.query, "self_attn.query_layernorm");
+  EXPECT_EQ(hunyuan.max_context, 131072);
+  // The base, times alpha ^ (128 / 126).
+  const RopeTable table = MakeRopeTable(hunyuan.rope, 128);
+  EXPECT_NEAR(table.inv_freq[1], std::pow(5e5 * std::pow(1e3, 128.0 / 126), -2.0 / 128), 1e-7);
+  EXPECT_ERROR(Parse(With(config, "use_cla", true)), Unsupported, "use_cla", "only with false");
+  EXPECT_ERROR(Parse(With(config, "use_qk_norm", false)), Unsupported, "use_qk_norm");
+  EXPECT_ERROR(Parse(With(config, "head_dim", 2)), FileError, "head_dim", "at least 4");
+  EXPECT_ERROR(Parse(With(config, "architectures", {"LlamaForCausalLM"})), Unsupported,
+               "rope_scaling", "only for HunYuan");
+  config["rope_scaling"].erase("alpha");
+  EXPECT_ERROR(Parse(config), Unsupported, "rope_scaling.type", "dynamic");
+}
+
 TEST(ConfigTest, Mistral3) {
   // Ministral 3 8B's config, shortened.
   const json whole = json::parse(R"({"architectures": ["Mistral3ForConditionalGeneration"],
