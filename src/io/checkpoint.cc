@@ -30,7 +30,8 @@ constexpr int64_t kMaxExperts = int64_t{1} << 10;
 constexpr size_t kMaxExpertTensors = size_t{1} << 18;
 
 // Architectures whose heads llama.cpp rotates by neighbouring channels, unlike Transformers.
-constexpr std::string_view kPairedArchitectures[] = {"llama", "mistral3", "smollm3", "granite"};
+constexpr std::string_view kPairedArchitectures[] = {"llama", "mistral3", "smollm3", "granite",
+                                                     "arcee"};
 
 // In the names of tensors that have the matrices of all experts (gguf_names.h).
 constexpr std::string_view kAnyExpert = ".experts.*";

@@ -19,6 +19,7 @@
 #include "model/config_fields.h"
 #include "model/gguf_delta.h"
 #include "model/gguf_experts.h"
+#include "model/gguf_families.h"
 #include "model/gguf_gemma4.h"
 #include "model/gguf_keys.h"
 #include "model/gguf_rope.h"
@@ -34,7 +35,7 @@ constexpr std::string_view kGlm4 = "glm4", kPhi3 = "phi3", kSeedOss = "seed_oss"
 constexpr std::string_view kExaone4 = "exaone4", kQwen35 = "qwen35", kGranite = "granite";
 constexpr std::string_view kOlmo2 = "olmo2";
 // Architectures, and what "architectures" of config.json has for them.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kArchitectures = {{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 32> kArchitectures = {{
     {"llama", "LlamaForCausalLM"},
     {"mistral3", "Ministral3ForCausalLM"},
     {"qwen2", "Qwen2ForCausalLM"},
@@ -60,6 +61,13 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 25> kArchite
     {"ernie4_5-moe", "Ernie4_5_MoeForCausalLM"},
     {kExaone4, "Exaone4ForCausalLM"},
     {kMiniMaxM2, "MiniMaxM2ForCausalLM"},
+    {"apertus", "ApertusForCausalLM"},
+    {"arcee", "ArceeForCausalLM"},
+    {"command-r", "CohereForCausalLM"},
+    {"cohere2", "Cohere2ForCausalLM"},
+    {"hunyuan-dense", "HunYuanDenseV1ForCausalLM"},
+    {"nemotron", "NemotronForCausalLM"},
+    {"starcoder2", "Starcoder2ForCausalLM"},
 }};
 std::string Supported() {
   std::vector<std::string_view> names;
@@ -92,7 +100,7 @@ bool IsRecurrent(std::string_view architecture) {
 
 bool RotatesShare(std::string_view architecture) {
   return IsRecurrent(architecture) || architecture == kPhi3 || architecture == kGlm4 ||
-         architecture == kGlm4Moe || architecture == kMiniMaxM2;
+         architecture == kGlm4Moe || architecture == kMiniMaxM2 || architecture == "nemotron";
 }
 
 // The value of "architectures" in config.json.
@@ -217,7 +225,7 @@ int64_t FurtherLayers(const ArchitectureKeys& keys, int64_t blocks) {
   return further;
 }
 
-// Which layers of OLMo 3 and EXAONE 4 have windows, if the file says it.
+// Which layers of OLMo 3, EXAONE 4 and Cohere 2 have windows, if the file says it.
 void AddWindowLayers(const io::Gguf& gguf, const ArchitectureKeys& keys, int64_t layers,
                      json* config) {
   constexpr const char* kPattern = "attention.sliding_window_pattern";
@@ -314,7 +322,8 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
     const int64_t window = keys.Int("attention.sliding_window", kMaxContext, 0);
     if (window != 0) {
       config["sliding_window"] = window;
-      if (keys.architecture() == kOlmo2 || keys.architecture() == kExaone4) {
+      if (keys.architecture() == kOlmo2 || keys.architecture() == kExaone4 ||
+          keys.architecture() == "cohere2") {
         AddWindowLayers(gguf, keys, layers, &config);
       }
     }
@@ -327,6 +336,7 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
     config["partial_rotary_factor"] = RotatedShareOfGguf(keys, head_dim);
   }
   if (keys.architecture() == kGranite) config.update(GraniteScalesOfGguf(keys, head_dim));
+  config.update(FamilyFieldsOfGguf(checkpoint, keys));
   RefuseVariants(gguf, keys);
   // Files do not say so, but the model was trained like that.
   if (keys.architecture() == kGptOss) config["rope_scaling"]["truncate"] = false;
@@ -355,6 +365,7 @@ void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config) {
   if (!norms.feed_forward_output.empty()) norms.feed_forward_output = "post_mlp_layernorm";
   config->norm_added = 0;  // 1 has been added where norms add it
   if (IsRecurrent(name)) config->delta.tiled = name != kQwen3Next;
+  AddFamilyFields(checkpoint, name, config);
   NameGgufExperts(&config->experts);
   AddRopeFactors(checkpoint, config);
 }

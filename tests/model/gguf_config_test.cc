@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -24,14 +25,14 @@ constexpr uint32_t kF32 = 0, kF16 = 1, kQ4_0 = 2, kBF16 = 30;
 
 class GgufConfig : public ::testing::Test {
  protected:
-  static GgufBytes Bytes(std::string_view architecture = "llama") {
+  static GgufBytes Bytes(std::string_view architecture = "llama", uint32_t layers = 1) {
     const auto key = [&](const char* name) { return std::string(architecture) + "." + name; };
     return GgufBytes()
         .Text("general.architecture", architecture)
         .Number(key("context_length"), 512)
         .Number(key("embedding_length"), 64)
         .Number(key("feed_forward_length"), 96)
-        .Number(key("block_count"), 1)
+        .Number(key("block_count"), layers)
         .Number(key("attention.head_count"), 4)
         .Number(key("attention.head_count_kv"), 2)
         .Float(key("attention.layer_norm_rms_epsilon"), 1e-6f);
@@ -183,6 +184,58 @@ TEST_F(GgufConfig, RecurrentLayers) {
 }
 
 // A share of a head that binary fractions do not have must not lose a dimension.
+TEST_F(GgufConfig, CommandR) {
+  const auto of = [](const char* architecture) {
+    return Bytes(architecture, 8)
+        .Float(std::string(architecture) + ".attention.layer_norm_epsilon", 1e-4f)
+        .Tensor("token_embd.weight", {64, 40}, kF32, 0);
+  };
+  EXPECT_ERROR(Read(of("command-r")), FileError, "'command-r.logit_scale'", "is missing");
+  const ModelConfig command_r = Read(of("command-r").Float("command-r.logit_scale", 0.5f));
+  EXPECT_EQ(command_r.architecture, "CohereForCausalLM");
+  EXPECT_EQ(command_r.logit_scale, 0.5);
+  EXPECT_EQ(static_cast<float>(command_r.norm_eps), 1e-4f);
+  EXPECT_ERROR(Read(of("command-r")
+                        .Float("command-r.logit_scale", 0.5f)
+                        .Tensor("blk.0.attn_q_norm.weight", {64}, kF32, 1 << 14)),
+               Unsupported, "use_qk_norm", "Command R+");
+
+  const auto cohere2 = [&] {
+    return of("cohere2")
+        .Float("cohere2.logit_scale", 1)
+        .Number("cohere2.attention.sliding_window", 100);
+  };
+  const ModelConfig windows = Read(cohere2());
+  EXPECT_THAT(windows.windowed, ElementsAre(true, true, true, false, true, true, true, false));
+  EXPECT_THAT(windows.unrotated, ElementsAre(false, false, false, true, false, false, false, true));
+  const std::vector<bool> pattern = {true, false, true, true, true, true, true, true};
+  EXPECT_EQ(Read(cohere2().Array("cohere2.attention.sliding_window_pattern", GgufBytes::kBool, 8,
+                                 Flags(pattern)))
+                .windowed,
+            pattern);
+}
+
+TEST_F(GgufConfig, NumbersOfXielu) {
+  const auto apertus = [] {
+    return Bytes("apertus")
+        .Float("xielu.alpha_p", 0)
+        .Float("xielu.alpha_n", 0)
+        .Float("xielu.beta", 0.5f)
+        .Tensor("token_embd.weight", {64, 40}, kF32, 0);
+  };
+  const ModelConfig config = Read(apertus().Float("xielu.eps", -1e-6f));
+  ASSERT_EQ(config.xielu.size(), 1u);
+  EXPECT_NEAR(config.xielu[0].positive, std::log(2), 1e-6);
+  EXPECT_NEAR(config.xielu[0].negative, 0.5 + std::log(2), 1e-6);
+  // RoPE is not scaled where the file has no factors.
+  EXPECT_EQ(config.rope.scaling, RopeScaling::kNone);
+  EXPECT_ERROR(Read(apertus()), FileError, "xielu.eps");
+  EXPECT_ERROR(Read(apertus().Array("xielu.eps", GgufBytes::kF32, 2, Little(0) + Little(0))),
+               FileError, "xielu.eps", "must have 1 elements");
+  EXPECT_ERROR(Read(apertus().Array("xielu.eps", GgufBytes::kF32, 1, Little(0x7fc00000))),
+               FileError, "xielu.eps", "must be numbers");
+}
+
 TEST_F(GgufConfig, AnyEvenNumberOfDimensionsIsRotated) {
   for (uint32_t rotated = 2; rotated <= 40; rotated += 2) {
     EXPECT_EQ(Read(Delta({rotated, 2, 6, 120, 24, 4})).rotated(), rotated);

@@ -48,10 +48,19 @@ def metadata(config, writer):
         writer.add_embedding_scale(config["embedding_multiplier"])
         writer.add_residual_scale(config["residual_multiplier"])
         writer.add_logit_scale(config["logits_scaling"])
+    elif kind.startswith("cohere"):
+        writer.add_logit_scale(config["logit_scale"])
+        if kind == "cohere2":
+            writer.add_sliding_window(config["sliding_window"])
+    elif kind.startswith("starcoder2") and config["sliding_window"]:
+        writer.add_sliding_window(config["sliding_window"])
 
 
 def to_gguf(config, tensors):
     kind = config["model_type"]
+    if kind == "nemotron":
+        return {name: (values + 1 if name.endswith("norm.weight") else values, dtype)
+                for name, (values, dtype) in tensors.items()}
     if kind == "gemma2":  # files have what norms multiply with
         tensors = {name: (values + 1 if "norm" in name else values, dtype) for name, (values, dtype) in tensors.items()}
     elif not kind.startswith("olmo"):
@@ -119,6 +128,62 @@ class GgufFamiliesTest(unittest.TestCase):
         plain = self.directory_with("gemma2", config | {"query_pre_attn_scalar": config["head_dim"]})
         # What norms multiply with is rounded to f32.
         self.assertLess(distance(self.logits(self.write(config, tensors)), self.logits(plain)), 5e-3)
+
+    def test_feed_forward_blocks_without_a_gate(self):
+        for name in ("arcee", "nemotron", "starcoder2", "starcoder2-window"):
+            with self.subTest(model=name):
+                expected, got = self.logits(FIXTURES / name), self.logits(self.write(*self.fixture(name)))
+                if name == "nemotron":  # 1 is added to the norms' weights, in f32 as here
+                    self.assertLess(distance(got, expected), 1e-6)
+                else:
+                    np.testing.assert_array_equal(got, expected)
+
+    def test_cohere(self):
+        for name in ("cohere", "cohere2"):
+            with self.subTest(model=name):
+                config, tensors = self.fixture(name)
+                # Scales are rounded to f32.
+                self.assertLess(distance(self.logits(self.write(config, tensors)), self.logits(FIXTURES / name)), 1e-6)
+
+    def test_hunyuan(self):
+        """Files have the base that alpha has stretched."""
+        config, tensors = self.fixture("hunyuan_v1_dense")
+        scaling, dim = config["rope_scaling"], config["head_dim"]
+        stretched = config | {"rope_theta": config["rope_theta"] * scaling["alpha"] ** (dim / (dim - 2)), "rope_scaling": None}
+        expected = self.logits(FIXTURES / "hunyuan_v1_dense")
+        self.assertLess(distance(self.logits(self.write(stretched, tensors)), expected), 5e-3)  # rounded to f32
+        plain = self.logits(self.write(config | {"rope_scaling": None}, tensors))
+        self.assertGreater(distance(plain, expected), 0.1)
+
+    def test_apertus(self):
+        """Metadata have the numbers of xIELU, of each layer or once for all."""
+        config, tensors = self.fixture("apertus")
+        numbers = {key: [float(tensors.pop(f"model.layers.{layer}.mlp.act_fn.{key}")[0].item()) for layer in range(3)]
+                   for key in ("alpha_p", "alpha_n", "beta", "eps")}
+
+        def write(numbers, once=()):
+            def add(writer):
+                for key, values in numbers.items():
+                    if key in once:
+                        writer.add_float32(f"xielu.{key}", values[0])
+                    else:
+                        writer.add_array(f"xielu.{key}", values)
+            path = self.directory / "apertus.gguf"
+            write_gguf(path, config, tensors, add=add)
+            return path
+
+        expected = self.logits(FIXTURES / "apertus")
+        # RoPE's factors are rounded to f32.
+        self.assertLess(distance(self.logits(write(numbers)), expected), 5e-3)
+        self.assertLess(distance(self.logits(write(numbers, once=("beta", "eps"))), expected), 5e-3)
+        other = self.logits(write(numbers | {"alpha_n": [value + 1 for value in numbers["alpha_n"]]}))
+        self.assertGreater(distance(other, expected), 0.05)
+        short = write(numbers | {"alpha_p": numbers["alpha_p"][:2]})
+        result = subprocess.run([LITECACHE, "logits", "--model", short, "--tokens", "1 2"], text=True, capture_output=True,
+                                check=False)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("'xielu.alpha_p'", result.stderr)
+        self.assertIn("must have 3 elements", result.stderr)
 
     def test_experts_in_tensors_of_their_own(self):
         """As Mixtral's first files have them."""

@@ -40,7 +40,9 @@ LAYER = {
     "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up", "post_self_attn_layernorm": "post_attention_norm",
     "post_mlp_layernorm": "post_ffw_norm", "post_feedforward_layernorm": "post_ffw_norm",
     "mlp.router": "ffn_gate_inp", "self_attn.sinks": "attn_sinks", "post_attention_norm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
+    "pre_feedforward_layernorm": "ffn_norm", "attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm",
+    "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm", "mlp.c_fc": "ffn_up",
+    "mlp.c_proj": "ffn_down",
 }
 TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 DTYPES = {"F32": (np.float32, Type.F32), "F16": (np.float16, Type.F16), "BF16": (np.uint16, Type.BF16)}
@@ -159,7 +161,8 @@ def write_gguf(path, config, tensors, add=None, **split):
     architecture = {"mistral": "llama", "mixtral": "llama", "qwen3_moe": "qwen3moe", "gpt_oss": "gpt-oss",
                     "qwen2_moe": "qwen2moe", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe",
                     "qwen3_next": "qwen3next", "ministral3": "mistral3", "olmo3": "olmo2", "glm4_moe": "glm4moe",
-                    "ernie4_5_moe": "ernie4_5-moe", "minimax_m2": "minimax-m2", "gemma4_text": "gemma4"}.get(
+                    "ernie4_5_moe": "ernie4_5-moe", "minimax_m2": "minimax-m2", "gemma4_text": "gemma4",
+                    "cohere": "command-r", "hunyuan_v1_dense": "hunyuan-dense"}.get(
         config["model_type"], config["model_type"])
     if architecture == "gpt-oss":
         tensors = split_gpt_oss(tensors)
@@ -181,7 +184,10 @@ def write_gguf(path, config, tensors, add=None, **split):
     writer.add_value_length(head_dim)
     writer.add_rope_dimension_count(int(head_dim * rope.get("partial_rotary_factor", 1)))
     writer.add_rope_freq_base(theta)
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    if "rms_norm_eps" in config:
+        writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    else:
+        writer.add_layer_norm_eps(config[next(key for key in ("layer_norm_eps", "norm_eps", "norm_epsilon") if key in config)])
     if experts := config.get("num_local_experts", config.get("num_experts")):
         writer.add_expert_count(experts)
         writer.add_expert_used_count(config.get("num_experts_per_tok") or config["top_k_experts"])
@@ -210,7 +216,7 @@ def write_gguf(path, config, tensors, add=None, **split):
     for name, (values, kind) in tensors.items():
         if values.ndim == 1:
             kind = Type.F32
-        in_pairs = architecture in ("llama", "mistral3", "smollm3", "granite")
+        in_pairs = architecture in ("llama", "mistral3", "smollm3", "granite", "arcee")
         paired = {"self_attn.q_proj": heads, "self_attn.k_proj": kv_heads} if in_pairs else {}
         of = paired.get(".".join(name.split(".")[3:5]), 0)
         order = halves_to_neighbours(np.arange(len(values)), of) if of else np.arange(len(values))
