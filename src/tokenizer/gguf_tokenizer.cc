@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -29,6 +30,7 @@ enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined
 struct PreTokenizerSpec {
   std::string_view name;
   std::string_view pattern;  // empty: GPT-2's, which is ByteLevel's own
+  std::span<const std::string_view> first = {};  // patterns that split before it
   bool single_digits = false;
   bool nfc = false;
   bool ignore_merges = false;
@@ -48,7 +50,12 @@ constexpr std::string_view kO200k =
 constexpr std::string_view kSeed =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
 
-constexpr std::array<PreTokenizerSpec, 19> kPreTokenizers = {{
+// DeepSeek V3's, which Hunyuan has, too.
+constexpr std::string_view kDeepSeekFirst[] = {R"(\p{N}{1,3})", "[一-龥\u3040-ゟ゠-ヿ]+"};
+constexpr std::string_view kDeepSeek =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+constexpr std::array<PreTokenizerSpec, 22> kPreTokenizers = {{
     {.name = "llama-bpe", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
     {.name = "llama3", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
     {.name = "llama-v3", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
@@ -67,6 +74,9 @@ constexpr std::array<PreTokenizerSpec, 19> kPreTokenizers = {{
     {.name = "olmo", .pattern = "", .nfc = true},
     {.name = "smollm", .pattern = "", .single_digits = true},
     {.name = "refact", .pattern = "", .single_digits = true},
+    {.name = "starcoder", .pattern = "", .single_digits = true},
+    {.name = "command-r", .pattern = "", .single_digits = true, .nfc = true},
+    {.name = "hunyuan-dense", .pattern = kDeepSeek, .first = kDeepSeekFirst},
     {.name = "gpt-2", .pattern = ""},
 }};
 
@@ -170,12 +180,14 @@ Json ByteLevelTokenizer(const io::Gguf& gguf, const std::vector<Token>& tokens) 
                            {"use_regex", spec->pattern.empty()}};
   Json splits = Json::array();
   if (spec->single_digits) splits.push_back({{"type", "Digits"}, {"individual_digits", true}});
-  if (!spec->pattern.empty()) {
+  const auto split = [&](std::string_view pattern) {
     splits.push_back({{"type", "Split"},
-                      {"pattern", {{"Regex", spec->pattern}}},
+                      {"pattern", {{"Regex", pattern}}},
                       {"behavior", "Isolated"},
                       {"invert", false}});
-  }
+  };
+  for (const std::string_view pattern : spec->first) split(pattern);
+  if (!spec->pattern.empty()) split(spec->pattern);
   splits.push_back(byte_level);
   return {{"normalizer", spec->nfc ? Json{{"type", "NFC"}} : Json()},
           {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(splits)}}},

@@ -13,7 +13,7 @@ from tokenizers import pre_tokenizers as pre
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 # What llama.cpp calls the pre-tokenizer of each.
 BYTE_LEVEL = {"llama3": "llama-bpe", "qwen2": "qwen2", "qwen3.5": "qwen35", "mistral-tekken": "tekken",
-              "gpt-oss": "gpt-4o"}
+              "gpt-oss": "gpt-4o", "command-r": "command-r", "starcoder": "starcoder", "hunyuan": "hunyuan-dense"}
 # Other pre-tokenizers, which are tried on the tokens of "qwen2": how they split words, and whether texts are composed.
 SEED = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+")
 OTHERS = {"seed-coder": (SEED, False), "exaone4": (None, False), "olmo": (None, True)}

@@ -29,6 +29,13 @@ LLAMA3 = (
 QWEN = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + SPACES
 # Marks belong to words.
 QWEN35 = CONTRACTIONS + r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|" + SPACES
+# DeepSeek V3's and Hunyuan's, one after another.
+HUNYUAN = [
+    r"\p{N}{1,3}",
+    "[一-龥\u3040-ゟ゠-ヿ]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+    r"| ?[\p{P}\p{S}]+[\r\n]*|" + SPACES,
+]
 O200K = "|".join(
     [
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+" + CONTRACTIONS + "?",
@@ -306,6 +313,21 @@ def sources(files):
         result["added_tokens"][-1].update(normalized=True)
         return result
 
+    def digits(normalizer):
+        """Command R's and StarCoder2's pipelines, with GPT-2's tokens."""
+        ranks = tiktoken_ranks(tiktoken / "ec7223a39ce59f226a68acc30dc1af2788490e15")
+        ranks = {token: rank for token, rank in ranks.items() if rank < 50256}
+        splits = [{"type": "Digits", "individual_digits": True}, byte_level(True)]
+        pre_tokenizer = {"type": "Sequence", "pretokenizers": splits}
+        return byte_level_bpe(ranks, ["<|endoftext|>"], pre_tokenizer, normalizer=normalizer)
+
+    def hunyuan():
+        """Its pipeline, with Qwen's tokens."""
+        ranks = tiktoken_ranks(files / "dashscope/resources/qwen.tiktoken")
+        splits = [part for pattern in HUNYUAN for part in split_then_bytes(pattern)["pretokenizers"][:1]]
+        pre_tokenizer = {"type": "Sequence", "pretokenizers": [*splits, byte_level(False)]}
+        return byte_level_bpe(ranks, ["<|endoftext|>"], pre_tokenizer)
+
     def cl100k():
         ranks = tiktoken_ranks(tiktoken / "9b5ad71b2ce5302211f9c61530b329a4922fc6a4")
         return byte_level_bpe(ranks, ["<|endoftext|>"], split_then_bytes(CL100K))
@@ -335,6 +357,9 @@ def sources(files):
         "gpt2": lambda: gpt2(False),
         "gpt2-prefix-space": lambda: gpt2(True),
         "cl100k": cl100k,
+        "command-r": lambda: digits({"type": "NFC"}),
+        "starcoder": lambda: digits(None),
+        "hunyuan": hunyuan,
         "gpt-oss": gpt_oss,
         "deepseek": lambda: as_is("deepseek_tokenizer.json"),
         "anthropic": lambda: as_is("anthropic_tokenizer.json"),
