@@ -147,7 +147,8 @@ std::string NameOf(const ::testing::TestParamInfo<Names>& info) {
 INSTANTIATE_TEST_SUITE_P(
     Models, DraftsOfModels,
     ::testing::Combine(::testing::Values("llama", "mistral-window", "gemma3_text", "gemma4_text",
-                                         "gpt_oss", "qwen3_5_text", "qwen3_next"),
+                                         "gpt_oss", "qwen3_5_text", "qwen3_next", "apertus",
+                                         "cohere2", "hunyuan_v1_dense"),
                        ::testing::Values("full", "streaming", "kvpr"),
                        ::testing::Values("", "itself", "qwen3")),
     NameOf);

@@ -101,7 +101,7 @@ TEST_P(ForksTest, OfPrefixesGoOnAsIfTheyWereAlone) {
 
 INSTANTIATE_TEST_SUITE_P(Models, ForksTest,
                          ::testing::Combine(::testing::Values("llama", "gemma3_text", "gemma4_text",
-                                                              "gpt_oss", "qwen3_5_text"),
+                                                              "gpt_oss", "qwen3_5_text", "cohere2"),
                                             ::testing::Values("cpu", "cuda")),
                          TestName);
 

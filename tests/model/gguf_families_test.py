@@ -179,8 +179,8 @@ class GgufFamiliesTest(unittest.TestCase):
         other = self.logits(write(numbers | {"alpha_n": [value + 1 for value in numbers["alpha_n"]]}))
         self.assertGreater(distance(other, expected), 0.05)
         short = write(numbers | {"alpha_p": numbers["alpha_p"][:2]})
-        result = subprocess.run([LITECACHE, "logits", "--model", short, "--tokens", "1 2"], text=True, capture_output=True,
-                                check=False)
+        result = subprocess.run([LITECACHE, "logits", "--model", short, "--tokens-file", self.directory / "ids"], text=True,
+                                capture_output=True, check=False)
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("'xielu.alpha_p'", result.stderr)
         self.assertIn("must have 3 elements", result.stderr)

@@ -132,7 +132,7 @@ TEST_P(PrefixesOfModels, GiveWayToRequests) {
 
 INSTANTIATE_TEST_SUITE_P(Models, PrefixesOfModels,
                          ::testing::Combine(::testing::Values("gemma3_text", "gemma4_text",
-                                                              "gpt_oss", "qwen3_5_text"),
+                                                              "gpt_oss", "qwen3_5_text", "cohere2"),
                                             ::testing::Values("full", "litecache", "kvpr")),
                          [](const auto& info) {
                            return std::string(std::get<0>(info.param)) + "_" +
