@@ -29,7 +29,7 @@ enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined
 // after.
 struct PreTokenizerSpec {
   std::string_view name;
-  std::string_view pattern;  // empty: GPT-2's, which is ByteLevel's own
+  std::string_view pattern;                      // empty: GPT-2's, which is ByteLevel's own
   std::span<const std::string_view> first = {};  // patterns that split before it
   bool single_digits = false;
   bool nfc = false;
