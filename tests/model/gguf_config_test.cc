@@ -122,13 +122,14 @@ TEST_F(GgufConfig, BesideQuantizedWeightsOthersBecomeBf16) {
 // Chat models end a turn with a token that the file does not call the end of a text.
 TEST_F(GgufConfig, ControlTokensThatEndATurn) {
   std::string types;
-  for (const int32_t type : {3, 3, 1, 3}) types += Little(type);
+  for (const int32_t type : {3, 3, 1, 3, 3, 4}) types += Little(type);
   const ModelConfig config =
       Read(WithEmbeddings()
                .Number("tokenizer.ggml.eos_token_id", 0)
-               .Texts("tokenizer.ggml.tokens", {"</s>", "<|im_end|>", "<|eot_id|>", "<|im_start|>"})
-               .Array("tokenizer.ggml.token_type", GgufBytes::kI32, 4, types));
-  EXPECT_THAT(config.eos_ids, ElementsAre(0, 1));
+               .Texts("tokenizer.ggml.tokens", {"</s>", "<|im_end|>", "<|eot_id|>", "<|im_start|>",
+                                                "<turn|>", "<|tool_response>"})
+               .Array("tokenizer.ggml.token_type", GgufBytes::kI32, 6, types));
+  EXPECT_THAT(config.eos_ids, ElementsAre(0, 1, 4, 5));
 }
 
 TEST_F(GgufConfig, RopeScaling) {
