@@ -207,6 +207,7 @@ const auto kActualCosine = [](const Trace& t) {
 std::string Trace::Bytes() const {
   const auto sets = static_cast<size_t>(layers * kv_heads * steps);
   const auto tables = static_cast<size_t>(distances * layers * table_size());
+  LC_CHECK(sets > 0);
   LC_CHECK(importance.size() == static_cast<size_t>(layers * q_heads));
   LC_CHECK(cosines.size() == importance.size() * pairs());
   LC_CHECK(rows.size() == static_cast<size_t>(1 + distances) * sets);
