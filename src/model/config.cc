@@ -63,6 +63,9 @@ nlohmann::json TextConfig(const nlohmann::json& document) {
   if (list->front() == "Mistral3ForConditionalGeneration") return MistralTextConfig(document);
   for (const auto& [whole, text] :
        {std::pair("Gemma4ForConditionalGeneration", "Gemma4ForCausalLM"),
+        {"Qwen2VLForConditionalGeneration", "Qwen2ForCausalLM"},
+        {"Qwen2_5_VLForConditionalGeneration", "Qwen2ForCausalLM"},
+        {"Qwen3VLForConditionalGeneration", "Qwen3ForCausalLM"},
         {"Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"},
         {"Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"}}) {
     if (list->front() == whole) return InnerTextConfig(document, text);
@@ -200,7 +203,7 @@ ModelConfig ModelConfig::FromJson(const std::string& text, const std::string& na
 }
 
 nlohmann::json InnerTextConfig(const nlohmann::json& document, const char* architecture) {
-  nlohmann::json text = document.value("text_config", nlohmann::json::object());
+  nlohmann::json text = document.value("text_config", document);
   if (!text.is_object()) return document;
   text["architectures"] = {architecture};
   for (const char* key : {"dtype", "torch_dtype", "eos_token_id", "bos_token_id",

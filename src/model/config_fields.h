@@ -86,7 +86,7 @@ RopeConfig ParseWindowRope(const io::JsonFields& fields, int64_t max_positions,
                            double default_theta);
 
 // The object `text_config` of a model with images, completed by what stands beside it, as the
-// config of `architecture`; the document itself if there is no such object.
+// config of `architecture`; if there is no such object, all of the document's (Qwen2.5-VL).
 nlohmann::json InnerTextConfig(const nlohmann::json& document, const char* architecture);
 // What all Gemma models have in common (gemma.cc).
 void ParseGemma(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim);

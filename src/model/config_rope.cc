@@ -111,7 +111,8 @@ RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions,
     }
   }
 
-  if (type == "default") {
+  // mrope: a token of an image has three positions, one of text the same three times.
+  if (type == "default" || (type == "mrope" && parameters->Has("mrope_section"))) {
     rope.original_context = 0;
   } else if (type == "linear") {
     rope.scaling = RopeScaling::kLinear;

@@ -259,6 +259,45 @@ TEST(ConfigTest, Mistral3) {
   EXPECT_ERROR(Parse(small), FileError, "rope_parameters.llama_4_scaling_beta");
 }
 
+// The language part of models that read images, whose tokens of text have one position three times.
+TEST(ConfigTest, QwenWithImages) {
+  // Qwen2.5-VL-7B's, which has the language part's fields beside the others.
+  const json flat = json::parse(R"({"architectures":["Qwen2_5_VLForConditionalGeneration"],
+      "bos_token_id":151643,"eos_token_id":151645,"hidden_act":"silu","hidden_size":3584,
+      "image_token_id":151655,"intermediate_size":18944,"max_position_embeddings":128000,
+      "max_window_layers":28,"model_type":"qwen2_5_vl","num_attention_heads":28,
+      "num_hidden_layers":28,"num_key_value_heads":4,"rms_norm_eps":1e-06,
+      "rope_scaling":{"type":"mrope","mrope_section":[16,24,24]},"rope_theta":1000000.0,
+      "sliding_window":32768,"tie_word_embeddings":false,"torch_dtype":"bfloat16",
+      "use_sliding_window":false,"vision_config":{"depth":32,"hidden_size":1280},
+      "vocab_size":152064})");
+  const ModelConfig config = Parse(flat);
+  EXPECT_EQ(config.family, Family::kQwen2);
+  EXPECT_TRUE(config.attention_bias && config.windowed.empty());
+  EXPECT_EQ(config.rope.scaling, RopeScaling::kNone);
+  EXPECT_EQ(config.rope.theta, 1e6);
+  EXPECT_EQ(config.parameters(), ModelConfig::FromShapeName("qwen2.5-7b").parameters());
+
+  // Qwen3-VL-8B's, which has them in an object.
+  const json text = json::parse(R"({"attention_bias":false,"dtype":"bfloat16","head_dim":128,
+      "hidden_act":"silu","hidden_size":4096,"intermediate_size":12288,
+      "max_position_embeddings":262144,"model_type":"qwen3_vl_text","num_attention_heads":32,
+      "num_hidden_layers":36,"num_key_value_heads":8,"rms_norm_eps":1e-06,
+      "rope_scaling":{"mrope_interleaved":true,"mrope_section":[24,20,20],"rope_type":"default"},
+      "rope_theta":5000000,"vocab_size":151936})");
+  const json whole = {{"architectures", {"Qwen3VLForConditionalGeneration"}},
+                      {"model_type", "qwen3_vl"},
+                      {"tie_word_embeddings", false},
+                      {"text_config", text}};
+  const ModelConfig nested = Parse(whole);
+  EXPECT_EQ(nested.family, Family::kQwen3);
+  EXPECT_TRUE(nested.qk_norm);
+  EXPECT_EQ(nested.max_context, 262144);
+  EXPECT_EQ(nested.rope.theta, 5e6);
+  EXPECT_EQ(nested.parameters(), ModelConfig::FromShapeName("qwen3-8b").parameters());
+  EXPECT_ERROR(Parse(With(whole, "text_config", 1)), Unsupported, "architectures");
+}
+
 TEST(ConfigTest, GptOss) {
   // gpt-oss-20b's config, shortened.
   json gpt = json::parse(R"({"architectures":["GptOssForCausalLM"],"attention_bias":true,
