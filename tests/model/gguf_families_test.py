@@ -7,15 +7,11 @@ The models are those of tests/fixtures/models, as llama.cpp's converter writes t
 """
 import json
 import math
-import pathlib
-import subprocess
-import sys
-import tempfile
-import unittest
 
 # Skips the test where packages are missing.
 from gguf_test import FIXTURES, Type, distance, read_safetensors, write_gguf
 import numpy as np
+from program_logits import ProgramLogitsTest, main
 
 
 def metadata(config, writer):
@@ -68,17 +64,9 @@ def to_gguf(config, tensors):
     return {name.replace("post_attention_layernorm", "post_attention_norm"): tensor for name, tensor in tensors.items()}
 
 
-class GgufFamiliesTest(unittest.TestCase):
-    def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-
+class GgufFamiliesTest(ProgramLogitsTest):
     def logits(self, model, *options, tokens=300):
-        ids = self.directory / "ids"
-        ids.write_text(" ".join(str(i * 7 % 189) for i in range(tokens)))
-        result = subprocess.run([LITECACHE, "logits", "--model", model, "--tokens-file", ids, "--positions", "all", "--json",
-                                 "--threads", "2", "--device", "cpu", *options], text=True, capture_output=True, check=False)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return np.array(json.loads(result.stdout)["logits"])
+        return super().logits(model, *options, tokens=tokens)
 
     def fixture(self, name):
         return (json.loads((FIXTURES / name / "config.json").read_text()),
@@ -179,8 +167,7 @@ class GgufFamiliesTest(unittest.TestCase):
         other = self.logits(write(numbers | {"alpha_n": [value + 1 for value in numbers["alpha_n"]]}))
         self.assertGreater(distance(other, expected), 0.05)
         short = write(numbers | {"alpha_p": numbers["alpha_p"][:2]})
-        result = subprocess.run([LITECACHE, "logits", "--model", short, "--tokens-file", self.directory / "ids"], text=True,
-                                capture_output=True, check=False)
+        result = self.run_logits(short)
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("'xielu.alpha_p'", result.stderr)
         self.assertIn("must have 3 elements", result.stderr)
@@ -202,5 +189,4 @@ class GgufFamiliesTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    LITECACHE = sys.argv.pop(1)
-    unittest.main()
+    main()

@@ -8,17 +8,14 @@ package gguf.
 """
 import json
 import logging
-import pathlib
 import re
-import subprocess
-import sys
-import tempfile
 import unittest
 import unittest.mock
 
 # Skips the test where packages are missing.
 from gguf_test import FIXTURES, Type, distance, gguf, read_safetensors, write_gguf
 import numpy as np
+from program_logits import ProgramLogitsTest, main
 
 ARCHITECTURES = {"seed_oss": gguf.MODEL_ARCH.SEED_OSS, "ernie4_5": gguf.MODEL_ARCH.ERNIE4_5,
                  "ernie4_5_moe": gguf.MODEL_ARCH.ERNIE4_5_MOE, "exaone4": gguf.MODEL_ARCH.EXAONE4,
@@ -122,21 +119,10 @@ def metadata(config, writer):
         writer.add_expert_feed_forward_length(config["intermediate_size"])
 
 
-class GgufNewerFamiliesTest(unittest.TestCase):
+class GgufNewerFamiliesTest(ProgramLogitsTest):
     def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
+        super().setUp()
         self.path = self.directory / "model.gguf"
-
-    def run_logits(self, model, *options):
-        ids = self.directory / "ids"
-        ids.write_text(" ".join(str(i * 7 % 189) for i in range(200)))
-        return subprocess.run([LITECACHE, "logits", "--model", model, "--tokens-file", ids, "--positions", "all", "--json",
-                               "--threads", "2", "--device", "cpu", *options], text=True, capture_output=True, check=False)
-
-    def logits(self, model, *options):
-        result = self.run_logits(model, *options)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return np.array(json.loads(result.stdout)["logits"])
 
     def fixture(self, name):
         return (json.loads((FIXTURES / name / "config.json").read_text()),
@@ -243,5 +229,4 @@ class GgufNewerFamiliesTest(unittest.TestCase):
 
 if __name__ == "__main__":
     logging.disable(logging.WARNING)  # that later keys replace earlier ones
-    LITECACHE = sys.argv.pop(1)
-    unittest.main()
+    main()

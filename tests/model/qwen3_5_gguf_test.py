@@ -5,15 +5,11 @@
 The models are tests/fixtures/models/qwen3_5_text, as llama.cpp's converter writes it, and random ones of other sizes.
 """
 import json
-import pathlib
-import subprocess
-import sys
-import tempfile
-import unittest
 
 # Skips the test where packages are missing.
 from gguf_test import FIXTURES, SEED, Type, distance, read_safetensors, write_gguf, write_safetensors
 import numpy as np
+from program_logits import ProgramLogitsTest, main
 
 PARTS = {"in_proj_qkv.weight": "attn_qkv.weight", "in_proj_z.weight": "attn_gate.weight",
          "in_proj_a.weight": "ssm_alpha.weight", "in_proj_b.weight": "ssm_beta.weight", "out_proj.weight": "ssm_out.weight",
@@ -145,21 +141,7 @@ def random_model(chance, kinds, **sizes):
     return config, tensors
 
 
-class Qwen35GgufTest(unittest.TestCase):
-    def setUp(self):
-        self.directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-
-    def run_logits(self, model, *options):
-        ids = self.directory / "ids"
-        ids.write_text(" ".join(str(i * 7 % 189) for i in range(150)))
-        return subprocess.run([LITECACHE, "logits", "--model", model, "--tokens-file", ids, "--positions", "all", "--json",
-                               "--threads", "2", "--device", "cpu", *options], text=True, capture_output=True, check=False)
-
-    def logits(self, model, *options):
-        result = self.run_logits(model, *options)
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return np.array(json.loads(result.stdout)["logits"])
-
+class Qwen35GgufTest(ProgramLogitsTest):
     def write(self, config, tensors, name="model.gguf", each_layer=True, further=0, extra=None, convert=to_gguf):
         """Writes a GGUF; returns its path and the values after its rounding. each_layer: which are recurrent is said of
         each. further: layers that predict further tokens."""
@@ -267,6 +249,5 @@ class Qwen35GgufTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    LITECACHE = sys.argv.pop(1)
     print(f"LC_TEST_SEED={SEED}")
-    unittest.main()
+    main()
