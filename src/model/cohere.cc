@@ -13,7 +13,7 @@
 namespace litecache::model {
 namespace {
 
-void ParseCommon(const io::JsonFields& fields, ModelConfig& config, double default_theta) {
+void ParseEveryCohere(const io::JsonFields& fields, ModelConfig& config, double default_theta) {
   ParseRmsFamily(fields, config, /*default_head_dim=*/0, std::nullopt, "", default_theta);
   config.norm_eps = fields.Number("layer_norm_eps", 0, 1).value_or(1e-5);
   config.norms.feed_forward_input.clear();
@@ -39,12 +39,12 @@ void ParseCommon(const io::JsonFields& fields, ModelConfig& config, double defau
 }
 
 void ParseCohere(const io::JsonFields& fields, ModelConfig& config) {
-  ParseCommon(fields, config, /*default_theta=*/5e5);
+  ParseEveryCohere(fields, config, /*default_theta=*/5e5);
   RefuseSlidingLayers(fields);
 }
 
 void ParseCohere2(const io::JsonFields& fields, ModelConfig& config) {
-  ParseCommon(fields, config, /*default_theta=*/1e4);
+  ParseEveryCohere(fields, config, /*default_theta=*/1e4);
   // Without a window, no layer would have RoPE.
   fields.RequiredInt("sliding_window", 1, kMaxContext);
   const int64_t pattern = fields.Int("sliding_window_pattern", 1, kMaxLayers).value_or(4);

@@ -6,8 +6,8 @@
 namespace litecache::model {
 namespace {
 
-void ParseErnie(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config, /*default_head_dim=*/128);
+void ParseEveryErnie(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim) {
+  ParseRmsFamily(fields, config, default_head_dim);
   RefuseSlidingLayers(fields);
   config.rotary_neighbours = true;
   config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(1e-5);
@@ -16,9 +16,12 @@ void ParseErnie(const io::JsonFields& fields, ModelConfig& config) {
   config.attention_output_bias = config.mlp_bias = config.attention_bias;
 }
 
+void ParseErnie(const io::JsonFields& fields, ModelConfig& config) {
+  ParseEveryErnie(fields, config, /*default_head_dim=*/128);
+}
+
 void ParseErnieMoe(const io::JsonFields& fields, ModelConfig& config) {
-  ParseErnie(fields, config);
-  if (!fields.Has("head_dim")) config.head_dim = config.hidden / config.q_heads;
+  ParseEveryErnie(fields, config, /*default_head_dim=*/0);
   ExpertConfig& experts = config.experts;
   experts = ParseExperts(fields, "moe_num_experts", "moe_intermediate_size", "moe_k");
   if (config.mlp_bias) fields.Refuse("use_bias", "experts have no biases");

@@ -17,7 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     LC_CHECK(config.layers > 0 && config.head_dim > 0 && config.head_dim % 2 == 0);
     LC_CHECK(config.q_heads % config.kv_heads == 0 && config.max_context > 0);
     LC_CHECK(config.parameters() > 0);
-    LC_CHECK(config.kv_layout(litecache::DType::kF32).token_bytes() > 0);
+    const auto layout = config.kv_layout(litecache::DType::kF32);
+    LC_CHECK(layout.whole_layers() == 0 || layout.token_bytes() > 0);
     if (config.rotary()) {
       const auto table = litecache::model::MakeRopeTable(config.rope, config.rotated());
       LC_CHECK(std::isfinite(table.attention_factor));

@@ -47,6 +47,11 @@ TEST(ConfigTest, CorrectedRouters) {
   EXPECT_TRUE(Parse(With(ernie, "moe_layer_end_index", -1)).has_experts(7));
   EXPECT_ERROR(Parse(With(ernie, "use_bias", true)), Unsupported, "use_bias");
   EXPECT_ERROR(Parse(With(ernie, "moe_k", 65)), FileError, "moe_k");
+  json odd = With(ernie, "hidden_size", 63);
+  odd["num_attention_heads"] = odd["num_key_value_heads"] = 4;
+  EXPECT_ERROR(Parse(Without(odd, "head_dim")), FileError, "hidden_size");
+  odd["hidden_size"] = 60;
+  EXPECT_ERROR(Parse(Without(odd, "head_dim")), FileError, "head_dim = 15");
 
   const json minimax =
       with(OfFamily("MiniMaxM2ForCausalLM"), {{"num_local_experts", 16},
