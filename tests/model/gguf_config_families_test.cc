@@ -16,7 +16,6 @@ using ::litecache::testing::GgufBytes;
 using ::litecache::testing::Little;
 using ::testing::ElementsAre;
 
-// A share of a head that binary fractions do not have must not lose a dimension.
 TEST_F(GgufConfig, CommandR) {
   const auto of = [](const char* architecture) {
     return Bytes(architecture, 8)

@@ -115,6 +115,7 @@ TEST_F(GgufConfig, RecurrentLayers) {
               ElementsAre(false, true, true, false, true));
 }
 
+// A share of a head that binary fractions do not have must not lose a dimension.
 TEST_F(GgufConfig, AnyEvenNumberOfDimensionsIsRotated) {
   for (uint32_t rotated = 2; rotated <= 40; rotated += 2) {
     EXPECT_EQ(Read(Delta({rotated, 2, 6, 120, 24, 4})).rotated(), rotated);

@@ -65,8 +65,7 @@ def to_gguf(config, tensors):
 
 
 class GgufFamiliesTest(ProgramLogitsTest):
-    def logits(self, model, *options, tokens=300):
-        return super().logits(model, *options, tokens=tokens)
+    tokens = 300
 
     def fixture(self, name):
         return (json.loads((FIXTURES / name / "config.json").read_text()),
