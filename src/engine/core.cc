@@ -39,9 +39,10 @@ Core::Core(const Backend& backend, const CoreOptions& options)
   logits_ = backend.device->CreateMirror(
       static_cast<size_t>((options.max_batch + options.score_rows) * vocab_) * sizeof(float));
   if (options.draft_tokens > 0) PrepareDrafts();
-  if (options.sample_on_device && options.draft_tokens == 0) {
-    device_sampler_ =
-        CreateDeviceSampler(*backend.device, *backend.stream, *logits_, options.max_batch, vocab_);
+  if (options.sample_on_device) {
+    device_sampler_ = CreateDeviceSampler(
+        *backend.device, *backend.stream, *logits_,
+        SampledRows(options.max_batch, options.score_rows, options.draft_tokens), vocab_);
   }
   if (options.prefixes && backend.cache->SharesPrefixes()) {
     prefixes_ = std::make_unique<PrefixReuse>(*backend.cache, *options.prefixes,

@@ -54,8 +54,8 @@ struct CoreOptions {
   // EngineOptions::deterministic: the most decode rows of a step, which then has no other rows; 0:
   // off.
   int64_t decode_rows = 0;
-  // EngineOptions::draft_tokens; 0: no drafts. The host chooses all tokens then, and with a cache
-  // that SelectsRows() they are chosen by attention over all rows.
+  // EngineOptions::draft_tokens; 0: no drafts. With a cache that SelectsRows() tokens are chosen by
+  // attention over all rows then.
   int64_t draft_tokens = 0;
   // EngineOptions::draft; a draft model is in the Backend.
   bool draft_lookup = true, draft_sparse = false;
@@ -127,6 +127,9 @@ class Core {
   void ReleaseSequence(Group* group, const Sample* sample, bool keep);
   // Lets the device choose tokens if it can, and fetches the rows of all others.
   void IssueSampling(const StepPlan& plan);
+  // Adds the tokens behind a row's drafts, each as if the drafts before it were right; returns the
+  // index of the first one, or -1.
+  int64_t AddVerifying(const StepPlan::Decode& row);
   // Advances masks of constraints, which a sample's next step needs, for a limited time; returns
   // whether all are done.
   bool PrepareConstraints();
@@ -206,9 +209,9 @@ class Core {
   double step_seconds_ = 0;  // of the last step
   StepPlan retry_plan_;
   std::vector<StepPlan> parts_;  // of one of these
-  // Indices of the device's tokens, or -1: for a step's decodes, and for the first of each of its
-  // prompts' samples.
-  std::vector<int64_t> chosen_decodes_, chosen_prompts_;
+  // Indices of the device's tokens, or -1: for a step's decodes, for the first row behind each of
+  // them that verifies a draft, and for the first of each of its prompts' samples.
+  std::vector<int64_t> chosen_decodes_, chosen_verifying_, chosen_prompts_;
   std::vector<std::vector<uint32_t>> allowed_;  // [plan.decodes], by their constraints
   std::vector<Sampled> sampled_;
   std::unique_ptr<DraftModel> draft_model_;  // null without

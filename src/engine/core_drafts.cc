@@ -141,12 +141,14 @@ int64_t Core::ProposeLookup(int64_t most, int64_t rows, SampleDrafts* drafts, do
 void Core::FinishDrafts(const StepPlan& plan) {
   struct Following {
     const StepPlan::Decode* row = nullptr;
+    int64_t chosen = -1;  // the index of the device's first token, or -1
     int64_t accepted = 0;
     bool ended = false;
   };
   std::vector<Following> following;
-  for (const StepPlan::Decode& row : plan.decodes) {
-    following.push_back({&row, 0, false});
+  for (size_t i = 0; i < plan.decodes.size(); ++i) {
+    following.push_back({.row = &plan.decodes[i],
+                         .chosen = device_sampler_ == nullptr ? -1 : chosen_verifying_[i]});
   }
   // Row i of every draft, then row i + 1: a sample's choice depends on the one before.
   for (int64_t i = 0; i < options_.draft_tokens; ++i) {
@@ -169,6 +171,7 @@ void Core::FinishDrafts(const StepPlan& plan) {
       if (one.ended) continue;
       ++one.accepted;
       sampled_.push_back({row.group, row.sample, row.logit_row + i + 1});
+      if (one.chosen >= 0) sampled_.back().chosen = device_sampler_->token(one.chosen + i);
     }
     if (sampled_.empty()) break;
     SampleRows();

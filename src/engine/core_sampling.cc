@@ -29,6 +29,7 @@ void Core::IssueSampling(const StepPlan& plan) {
   device_sampler_->Clear();
   CollectAllowed(plan);
   chosen_decodes_.clear();
+  chosen_verifying_.clear();
   for (size_t i = 0; i < plan.decodes.size(); ++i) {
     const StepPlan::Decode& row = plan.decodes[i];
     const Sample& sample = row.group->samples[row.sample];
@@ -40,6 +41,7 @@ void Core::IssueSampling(const StepPlan& plan) {
     }
     if (chosen < 0) device_sampler_->Receive(stream, row.logit_row, 1);
     chosen_decodes_.push_back(chosen);
+    chosen_verifying_.push_back(AddVerifying(row));
   }
   chosen_prompts_.clear();
   for (const StepPlan::Prefill& part : plan.prefills) {
@@ -50,6 +52,31 @@ void Core::IssueSampling(const StepPlan& plan) {
     chosen_prompts_.push_back(chosen);
   }
   device_sampler_->Issue(stream);
+}
+
+int64_t Core::AddVerifying(const StepPlan::Decode& row) {
+  if (row.drafted == 0) return -1;
+  Sample& sample = row.group->samples[row.sample];
+  const Request& request = row.group->request;
+  const auto drafted = std::span(sample.drafts->next).first(static_cast<size_t>(row.drafted));
+  int64_t first = -1;
+  size_t accepted = 0;
+  if (request.logprobs <= 0 && !Restricted(request, &sample)) {
+    while (accepted < drafted.size()) {
+      sample.sampler.Accept(drafted[accepted++]);
+      const int64_t chosen =
+          device_sampler_->Add(sample.sampler, row.logit_row + static_cast<int64_t>(accepted),
+                               request.logprobs == 0, {});
+      if (accepted == 1) first = chosen;
+      if (chosen < 0) {
+        first = -1;
+        break;
+      }
+    }
+    for (size_t i = accepted; i > 0; --i) sample.sampler.TakeBack(drafted[i - 1]);
+  }
+  if (first < 0) device_sampler_->Receive(*backend_.stream, row.logit_row + 1, row.drafted);
+  return first;
 }
 
 int64_t Core::AddFirstTokens(const StepPlan::Prefill& part) {

@@ -26,7 +26,7 @@ bool Core::AppendDrafted(const Sampled& row) {
 bool Core::DraftStep(std::span<const DraftingSample> samples, bool first) {
   bool all = true;
   if (draft_model_ == nullptr) {
-    Scheduler::PlanDrafts(samples, &draft_plan_);
+    Scheduler::PlanDrafts(samples, first, &draft_plan_);
     ForwardWithRoom(draft_plan_);
   } else {
     all = draft_model_->Plan(samples, first, &draft_plan_);
@@ -34,9 +34,13 @@ bool Core::DraftStep(std::span<const DraftingSample> samples, bool first) {
   }
   counters_.drafts.draft_steps += std::ssize(draft_plan_.decodes);
   sampled_.clear();
-  for (const StepPlan::Decode& row : draft_plan_.decodes) {
+  for (size_t i = 0; i < draft_plan_.decodes.size(); ++i) {
+    const StepPlan::Decode& row = draft_plan_.decodes[i];
     sampled_.push_back(
         {.group = row.group, .sample = row.sample, .logit_row = row.logit_row, .drafted = true});
+    if (draft_model_ == nullptr && device_sampler_ != nullptr && chosen_decodes_[i] >= 0) {
+      sampled_.back().chosen = device_sampler_->token(chosen_decodes_[i]);
+    }
   }
   SampleRows();
   return all;

@@ -42,6 +42,11 @@ class DeviceSampler {
   virtual void Receive(Stream& stream, int64_t logit_row, int64_t rows) = 0;
 };
 
+// The most tokens of a step: one of each sequence, and one behind each draft.
+inline int64_t SampledRows(int64_t max_batch, int64_t score_rows, int64_t draft_tokens) {
+  return draft_tokens > 0 ? max_batch + score_rows : max_batch;
+}
+
 // Bytes of device memory that a sampler takes; 0 if the device has no sampler.
 uint64_t DeviceSamplerBytes(Device& device, Stream& stream, int64_t rows, int64_t vocab);
 // logits: [.., vocab] f32 in a mirror, which must outlive the sampler; at most `rows` tokens per

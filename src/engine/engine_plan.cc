@@ -30,6 +30,11 @@ constexpr int64_t kScoreLogitBytes = 32 << 20;
 
 const model::ModelConfig& ConfigOf(const Parts& parts) { return parts.decoder->config(); }
 
+// 0: no drafts.
+int64_t DraftTokens(const EngineOptions& options) {
+  return options.draft != "off" || options.exact ? options.draft_tokens : 0;
+}
+
 int64_t PrefillChunk(const Parts& parts, const EngineOptions& options) {
   if (options.prefill_chunk > 0) return options.prefill_chunk;
   const uint64_t weights = parts.decoder->weight_bytes();
@@ -81,7 +86,7 @@ void AddDraftModel(const Parts& parts, const kv::CachePlan& cache, int64_t rows,
 void PlanCaches(const Parts& parts, const EngineOptions& options, Plan* plan) {
   plan->cache = kv::MakeCachePlan(ConfigOf(parts).kv_layout(parts.decoder->kv_dtype()), plan->kv,
                                   plan->profile, parts.device());
-  if (options.draft != "off" || options.exact) plan->cache->PlanDrafts(options.draft_tokens);
+  if (DraftTokens(options) > 0) plan->cache->PlanDrafts(options.draft_tokens);
   if (parts.draft_decoder == nullptr) return;
   const model::Decoder& draft = *parts.draft_decoder;
   KvOptions full;
@@ -113,7 +118,9 @@ MemoryPlan PlanMemory(const Parts& parts, const Plan& caches, const EngineOption
       parts.decoder->WorkspaceBytes(rows, logit_rows) +
       static_cast<uint64_t>(logit_rows + of_threads) * logit_row_bytes +
       ScratchBytes(parts, *cache, options, rows) +
-      DeviceSamplerBytes(parts.machine.compute(), *parts.stream, options.max_batch, config.vocab);
+      DeviceSamplerBytes(parts.machine.compute(), *parts.stream,
+                         SampledRows(options.max_batch, score_rows, DraftTokens(options)),
+                         config.vocab);
   if (parts.draft_decoder != nullptr) {
     AddDraftModel(parts, *caches.draft_cache, rows, options, &request);
   }

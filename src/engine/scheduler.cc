@@ -209,10 +209,11 @@ void Scheduler::PlanAlone(Group* group, StepPlan* plan) const {
   if (group->prefilling()) AddPrefill(group, &budget, plan);
 }
 
-void Scheduler::PlanDrafts(std::span<const DraftingSample> samples, StepPlan* plan) {
+void Scheduler::PlanDrafts(std::span<const DraftingSample> samples, bool first, StepPlan* plan) {
   plan->Clear();
   for (const DraftingSample& one : samples) {
     AddSample(one.group, one.sample, /*decode=*/true, /*drafts=*/true, plan);
+    plan->step.sequences.back().keeps_rows = !first;
   }
 }
 

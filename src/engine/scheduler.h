@@ -90,8 +90,9 @@ class Scheduler {
   void Plan(StepPlan* plan);
   // Plans a step of one request alone: its samples' rows, or the next chunk of its prompt.
   void PlanAlone(Group* group, StepPlan* plan) const;
-  // Plans a step in which these samples decode, whose tokens are drafts.
-  static void PlanDrafts(std::span<const DraftingSample> samples, StepPlan* plan);
+  // Plans a step in which these samples decode, whose tokens are drafts. first: of a draft; those
+  // behind it keep the rows that it chooses.
+  static void PlanDrafts(std::span<const DraftingSample> samples, bool first, StepPlan* plan);
   // Drops requests that have ended, running or waiting.
   void RemoveEnded();
 

@@ -86,6 +86,9 @@ struct StepSequence {
   // Tokens of an answer that Truncate() may take back after the step: a chunk of the last token and
   // drafted ones, or a decode row that only drafts. Decode rows may follow.
   bool drafted = false;
+  // Of a decode row that drafts: the rows that the step before selected for its sequence will do. A
+  // hint, for policies that select among rows which are all on the device.
+  bool keeps_rows = false;
 };
 
 // The batch of one forward pass: decode rows and prefill chunks together, the decode rows first.
@@ -93,6 +96,12 @@ struct Step {
   std::vector<StepSequence> sequences;
   int64_t rows = 0;         // sum over sequences
   int64_t decode_rows = 0;  // rows [0, decode_rows) of the step belong to decode sequences
+
+  // Whether all decode sequences, of which there are some, keep their rows.
+  bool keeps_rows() const {
+    const auto keeps = [](const StepSequence& part) { return !part.decode || part.keeps_rows; };
+    return decode_rows > 0 && std::ranges::all_of(sequences, keeps);
+  }
 };
 
 // Computes a layer's keys and values from its input, for policies that keep inputs and recompute

@@ -44,21 +44,25 @@ model::ModelConfig SmallLlama() {
 // A core with random weights on the GPU.
 struct GpuRig {
   explicit GpuRig(const std::string& policy, bool sample_on_device = true,
-                  std::optional<PrefixOptions> prefixes = std::nullopt)
+                  std::optional<PrefixOptions> prefixes = std::nullopt, int64_t draft_tokens = 0)
       : gpu(0), cpu(2), stream(gpu.CreateStream()) {
     decoder = model::RandomDecoder(gpu, SmallLlama(), 7, {});
     KvOptions options;
     options.policy = policy;
-    cache = kv::MakeCachePlan(decoder->config().kv_layout(decoder->kv_dtype()), options, nullptr,
-                              DeviceType::kCuda)
-                ->Create(gpu, {.device = uint64_t{256} << 20, .host = uint64_t{256} << 20});
+    const auto plan = kv::MakeCachePlan(decoder->config().kv_layout(decoder->kv_dtype()), options,
+                                        nullptr, DeviceType::kCuda);
+    plan->PlanDrafts(draft_tokens);
+    cache = plan->Create(gpu, {.device = uint64_t{256} << 20, .host = uint64_t{256} << 20});
     Backend backend{&gpu, stream.get(), decoder.get(), cache.get(), &cpu.pool()};
     core = std::make_unique<Core>(backend, CoreOptions{.context = 2000,
                                                        .max_batch = 8,
                                                        .prefill_chunk = 64,
                                                        .score_rows = 8,
                                                        .prefixes = std::move(prefixes),
-                                                       .sample_on_device = sample_on_device});
+                                                       .sample_on_device = sample_on_device,
+                                                       .draft_tokens = draft_tokens,
+                                                       .draft_sparse = cache->SelectsRows(),
+                                                       .draft_always = true});
   }
 
   CudaDevice gpu;
@@ -123,10 +127,10 @@ std::vector<Request> Requests(std::mt19937_64& random) {
 }
 
 // Runs one request after another, so that the steps of both runs, and their logits, are equal.
-TEST_P(CoreGpuTest, ChoosesTheHostsTokens) {
-  auto random = TestRandom(42);
-  const std::vector<Request> requests = Requests(random);
-  GpuRig on_device(GetParam()), on_host(GetParam(), /*sample_on_device=*/false);
+void CompareWithHost(const std::string& policy, const std::vector<Request>& requests,
+                     int64_t draft_tokens) {
+  GpuRig on_device(policy, /*sample_on_device=*/true, std::nullopt, draft_tokens);
+  GpuRig on_host(policy, /*sample_on_device=*/false, std::nullopt, draft_tokens);
   for (size_t i = 0; i < requests.size(); ++i) {
     const Request& request = requests[i];
     const auto got = ReadAll(*on_device.core->Submit(request), request.n);
@@ -146,6 +150,30 @@ TEST_P(CoreGpuTest, ChoosesTheHostsTokens) {
       }
     }
   }
+  const DraftStats drafts = on_device.core->Stats().drafts;
+  EXPECT_EQ(drafts.drafted, on_host.core->Stats().drafts.drafted);
+  EXPECT_EQ(drafts.accepted, on_host.core->Stats().drafts.accepted);
+  if (draft_tokens > 0) {
+    EXPECT_GT(drafts.accepted, 50);
+    EXPECT_GT(drafts.drafted, drafts.accepted + 50) << "rejected drafts";
+  }
+}
+
+TEST_P(CoreGpuTest, ChoosesTheHostsTokens) {
+  auto random = TestRandom(42);
+  CompareWithHost(GetParam(), Requests(random), 0);
+}
+
+// Drafted tokens, and those that verify drafts. The prompts repeat few tokens, so that lookups find
+// some to draft, and biases make answers repeat them.
+TEST_P(CoreGpuTest, ChoosesTheHostsTokensWithDrafts) {
+  auto random = TestRandom(44);
+  std::vector<Request> requests = Requests(random);
+  for (Request& request : requests) {
+    for (int32_t& token : request.prompt) token %= 3;
+    request.sampling.logit_bias = {{0, 30.0f}, {1, 30.0f}, {2, 30.0f}};
+  }
+  CompareWithHost(GetParam(), requests, 5);
 }
 
 // Rows that only the host can sample, together with rows that the device samples.

@@ -18,6 +18,7 @@ struct Part {
   int64_t rows = 1;
   bool decode = true;
   bool drafted = false;
+  bool keeps_rows = false;
 };
 
 // Puts decode parts first. Every other prompt chunk is marked as the prompt's last.
@@ -32,7 +33,8 @@ inline Step MakeStep(const Cache& cache, std::vector<Part> parts) {
                               .past = cache.Length(part.id),
                               .decode = part.decode,
                               .ends_prompt = !part.decode && !part.drafted && part.rows % 2 == 0,
-                              .drafted = part.drafted});
+                              .drafted = part.drafted,
+                              .keeps_rows = part.keeps_rows});
     step.rows += part.rows;
     step.decode_rows += part.decode;
   }
@@ -63,7 +65,10 @@ void DraftRandomly(Subject& subject, std::mt19937_64& random, SequenceId id) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
   };
   const int64_t decoded = below(9);
-  for (int64_t i = 0; i < decoded; ++i) subject.Step({{id, 1, true, true}}, -1);
+  // The first step of a draft chooses rows, which most of the others keep.
+  for (int64_t i = 0; i < decoded; ++i) {
+    subject.Step({{id, 1, true, true, i > 0 && below(4) > 0}}, -1);
+  }
   if (decoded > 0) subject.TakeBack(id, decoded);
   const int64_t verified = 1 + below(9);
   subject.Step({{id, verified, false, true}}, -1);

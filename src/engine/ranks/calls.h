@@ -80,7 +80,7 @@ inline void PutStep(const kv::Step& step, Words* words) {
   words->Put(step.rows).Put(step.decode_rows).Put(std::ssize(step.sequences));
   for (const kv::StepSequence& s : step.sequences) {
     words->Put(s.id).Put(s.first_row).Put(s.rows).Put(s.past).Put(s.decode).Put(s.ends_prompt);
-    words->Put(s.drafted);
+    words->Put(s.drafted).Put(s.keeps_rows);
   }
 }
 inline kv::Step GetStep(Words* words) {
@@ -96,6 +96,7 @@ inline kv::Step GetStep(Words* words) {
     s.decode = words->Get() != 0;
     s.ends_prompt = words->Get() != 0;
     s.drafted = words->Get() != 0;
+    s.keeps_rows = words->Get() != 0;
   }
   return step;
 }

@@ -78,6 +78,18 @@ void KeepHardest(int64_t count, HeadPlan* plan) {
 
 }  // namespace
 
+bool HeadPlan::ResidentsSelect(int64_t layer) const {
+  const auto first = heads.begin() + layer * kv_heads;
+  return std::any_of(first, first + kv_heads,
+                     [](const HeadSettings& h) { return h.resident && !h.dense; });
+}
+
+int64_t HeadPlan::selecting_layers() const {
+  int64_t count = 0;
+  for (int64_t layer = 0; layer < layers; ++layer) count += ResidentsSelect(layer) ? 1 : 0;
+  return count;
+}
+
 int64_t HeadPlan::resident_count() const {
   return std::count_if(heads.begin(), heads.end(), [](const auto& h) { return h.resident; });
 }

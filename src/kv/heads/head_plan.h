@@ -30,6 +30,9 @@ struct HeadPlan {
     return heads[static_cast<size_t>(layer * kv_heads + head)];
   }
   int64_t resident_count() const;
+  // Whether any of the layer's resident heads attends a selection, and how many layers have one.
+  bool ResidentsSelect(int64_t layer) const;
+  int64_t selecting_layers() const;
 };
 
 // CLO eq. 3-5: tau = cos(s^p acos(eta) + (1 - s^p) pi), s clipped to [0, 1].

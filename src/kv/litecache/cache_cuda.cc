@@ -86,6 +86,7 @@ void CudaLiteCache::Truncate(SequenceId id, int64_t tokens) {
   // The next decode step chooses rows with the label, and brings them: steps that verify drafts
   // bring all rows, which takes far longer.
   sequences_.set_filled(id, false);
+  decoded_.clear();
   if (TruncateTables(id, tokens)) sequences_.ForgetSlotPages(id);
 }
 
@@ -109,6 +110,20 @@ int64_t CudaLiteCache::Describe(const Step& step) {
   return longest;
 }
 
+bool CudaLiteCache::KeepsRows(const Step& step) const {
+  // Where rows come over the link, a draft whose steps all choose is accepted so much further that
+  // choosing pays: 95% instead of 71% of 16 tokens (lab/notes/drafts.md).
+  if (!step.keeps_rows() || tiers_.shape.offloaded > 0) return false;
+  if (block_.prefilling() > 0 || !fills_.empty()) return false;
+  // Selections of resident heads are kept in the order of the step's sequences.
+  const auto decoded = [](const StepSequence& part, SequenceId id) { return part.id == id; };
+  if (!std::ranges::equal(step.sequences, decoded_, decoded)) return false;
+  // Sequences whose candidates all fit keep every row that leaves the window, too.
+  return std::ranges::none_of(step.sequences, [this](const StepSequence& part) {
+    return tiers_.shape.AllFit(part.past + part.rows);
+  });
+}
+
 void CudaLiteCache::BeginStep(const Step& step) {
   sequences_.CheckNoneLost(step);
   check_(step, tiers_.resident);
@@ -117,13 +132,16 @@ void CudaLiteCache::BeginStep(const Step& step) {
   context_ = ContextBucket(Describe(step));
   prefill_.BeginStep(step);
   if (layers_.Reserve(std::max<int64_t>(step.decode_rows, 1), context_)) {
+    decoded_.clear();
     decode_.Reserve();
     pulls_.Reserve(layers_);
   }
   started_ = false;
   unchecked_.Begin(step);
+  const bool keeps_rows = KeepsRows(step);
+  decoded_.clear();
   pulls_.BeginStep(block_.decoding(), block_.prefilling(), context_);
-  decode_.BeginStep(block_.Decoding(context_));
+  decode_.BeginStep(block_.Decoding(context_), keeps_rows);
 }
 
 std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step& step) const {
@@ -209,6 +227,7 @@ void CudaLiteCache::EndStep(const Step& step) {
   for (const StepSequence& part : step.sequences) {
     if (part.decode) {
       counters_.CountDecode(part, growth_.StoredAfter(part) - tiers_.store.Length(part.id));
+      decoded_.push_back(part.id);
     } else {
       counters_.CountPrompt(part);
     }

@@ -75,6 +75,8 @@ class CudaLiteCache final : public LiteCacheBase {
   SequenceId Started(SequenceId id, const std::function<void()>& start);
   // Writes the step's sequences for kernels; returns the length of the longest decode sequence.
   int64_t Describe(const Step& step);
+  // Whether the step's heads, all of them resident, attend the rows that the last one selected.
+  bool KeepsRows(const Step& step) const;
   // Issues the step's first operations, once a step.
   void Start(Stream& stream, float scale);
   // Call after waiting for a stream: throws DeviceError if a transfer has failed.
@@ -98,7 +100,8 @@ class CudaLiteCache final : public LiteCacheBase {
   // State of the current step.
   std::vector<StepSequence> fills_;  // sequences whose slots Start() fills
   bool started_ = false;
-  int64_t context_ = 0;  // context bucket of the longest decode sequence
+  int64_t context_ = 0;              // context bucket of the longest decode sequence
+  std::vector<SequenceId> decoded_;  // what the last step decoded, unless it is outdated
 };
 
 }  // namespace litecache::kv

@@ -49,8 +49,9 @@ void CudaDecodePath::Reserve() {
   if (corrections_) corrections_->Reserve(layers_.scratch_bytes(), aside);
 }
 
-void CudaDecodePath::BeginStep(const ops::cuda::StepView& step) {
+void CudaDecodePath::BeginStep(const ops::cuda::StepView& step, bool keeps_rows) {
   step_ = step;
+  keeps_rows_ = keeps_rows;
   decided_.assign(prefetched_.size(), 0);
   spilled_.assign(prefetched_.size(), 0);
 }
@@ -127,7 +128,7 @@ void CudaDecodePath::Choose(Stream& stream, const Target& target,
 
 void CudaDecodePath::SelectResident(Stream& stream, int64_t index, const MatrixView& q,
                                     float scale) {
-  if (!layers_.ResidentsSelect(index)) return;
+  if (keeps_rows_ || !layers_.ResidentsSelect(index)) return;
   Mark(stream, Section::kRetrieval);
   retriever_.Select(stream, index, step_, layers_.shape(), layers_.Residents(index),
                     {.q = &q, .scale = scale}, layers_.scratch());
@@ -247,6 +248,7 @@ std::vector<CudaBranch*> CudaDecodePath::Branches() {
 }
 
 void CudaDecodePath::AddTo(RecordingKey* key) const {
+  key->Add(static_cast<uint64_t>(keeps_rows_));
   if (decisions_) key->Add(decisions_->memory());
   if (corrections_) key->Add(corrections_->memory());
   if (results_ != nullptr) key->Add(results_->memory());

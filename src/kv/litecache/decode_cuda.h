@@ -38,8 +38,9 @@ class CudaDecodePath {
   // Call after the layers' work arrays have been reallocated; recorded graphs must not refer to the
   // old scratch.
   void Reserve();
-  // step: its decode sequences.
-  void BeginStep(const ops::cuda::StepView& step);
+  // step: its decode sequences. keeps_rows: resident heads attend what they selected in the step
+  // before.
+  void BeginStep(const ops::cuda::StepView& step, bool keeps_rows);
 
   // The step's first operation.
   void Start(Stream& stream);
@@ -109,6 +110,7 @@ class CudaDecodePath {
 
   // State of the current step.
   ops::cuda::StepView step_;
+  bool keeps_rows_ = false;
   std::vector<uint8_t> decided_;  // layers decided ahead of time
   std::vector<uint8_t> spilled_;  // layers spilled ahead of time
   // Declared last: their destructors wait before what they use is freed.

@@ -47,14 +47,6 @@ bool CudaLayers::HasResident(int64_t layer) const {
   return false;
 }
 
-bool CudaLayers::ResidentsSelect(int64_t layer) const {
-  for (int64_t head = 0; head < shape_.layout.kv_heads; ++head) {
-    const HeadSettings& settings = plan_.at(layer, head);
-    if (settings.resident && !settings.dense) return true;
-  }
-  return false;
-}
-
 ops::cuda::RowTable CudaLayers::Staging(int64_t layer, int set) const {
   return {.table = ops::cuda::kStaging,
           .lists = static_cast<int32_t>(shape_.staging_sets * shape_.max_offloaded_in_layer),
@@ -92,7 +84,10 @@ bool CudaLayers::Reserve(int64_t sequences, int64_t context) {
   const size_t lists = pairs * static_cast<size_t>(lite_shape_.max_rows);
   const auto sets = static_cast<size_t>(sets_);
   work_ = Buffer();
-  work_ = device_.Allocate((pairs + sets * (3 * pairs + 3 * lists)) * sizeof(int32_t));
+  // Selections of resident heads outlive their step (Step::keeps_rows).
+  const auto kept = static_cast<size_t>(plan_.selecting_layers());
+  work_ = device_.Allocate((pairs + sets * (3 * pairs + 3 * lists) + kept * (pairs + lists)) *
+                           sizeof(int32_t));
   auto* next = work_.as<int32_t>();
   const auto take = [&next](size_t count) { return std::exchange(next, next + count); };
   device_.Zero(next, pairs * sizeof(int32_t));
@@ -113,6 +108,11 @@ bool CudaLayers::Reserve(int64_t sequences, int64_t context) {
       layer.moved_slots = moved_slots;
       layer.moved_count = moved_count;
     }
+  }
+  for (size_t i = 0; i < tables_.layers.size(); ++i) {
+    if (!ResidentsSelect(static_cast<int64_t>(i))) continue;
+    tables_.layers[i].selected_count = take(pairs);
+    tables_.layers[i].selected = take(lists);
   }
   const size_t attention_bytes =
       ops::cuda::AttentionScratchBytes(sequences_, shape_.layout.q_heads, shape_.layout.head_dim);

@@ -35,7 +35,7 @@ class CudaLayers {
   ops::cuda::LiteCacheLayer Residents(int64_t layer) const;
   // Whether the layer has resident heads, and whether any of them attends a selection.
   bool HasResident(int64_t layer) const;
-  bool ResidentsSelect(int64_t layer) const;
+  bool ResidentsSelect(int64_t layer) const { return plan_.ResidentsSelect(layer); }
   // The table of one layer's offloaded heads' rows in staging pages; there are two sets.
   ops::cuda::RowTable Staging(int64_t layer, int set) const;
 

@@ -100,8 +100,8 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan, public Spa
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
     if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
-        return CudaLiteScratchBytes(shape_, LayersAhead(heads_.sources),
-                                    options_.verify_predictions, transfer(), sequences, tokens) +
+        return CudaLiteScratchBytes(shape_, heads_, options_.verify_predictions, transfer(),
+                                    sequences, tokens) +
                CudaPromptScratchBytes(sparse_prefill(), shape_.layout, tokens) + weight_bytes_;
       }
     }

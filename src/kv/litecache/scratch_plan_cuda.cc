@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kv/heads/prediction_sources.h"
 #include "kv/step/attention_scratch_cuda.h"
 #include "kv/step/step_block_cuda.h"
 #include "kv/transfer/transfer_engine_cuda.h"
@@ -24,8 +25,9 @@ uint64_t CudaTransferBytes(std::string_view transfer, int64_t rows) {
   return ring + static_cast<uint64_t>(rows) * (sizeof(uint64_t) + sizeof(ops::RowScales));
 }
 
-uint64_t CudaLiteScratchBytes(const Shape& shape, int64_t ahead, bool verifies,
+uint64_t CudaLiteScratchBytes(const Shape& shape, const HeadPlan& heads, bool verifies,
                               std::string_view transfer, int64_t sequences, int64_t tokens) {
+  const int64_t ahead = LayersAhead(heads.sources);
   const int64_t context = ContextBucket(tokens);
   const ops::cuda::LiteCacheShape lite{.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
                                        .group = static_cast<int32_t>(shape.group)};
@@ -37,6 +39,8 @@ uint64_t CudaLiteScratchBytes(const Shape& shape, int64_t ahead, bool verifies,
   const int64_t rows = std::min(shape.Rows(context), context);
   const auto lists = static_cast<uint64_t>(pairs * (3 * rows + 4)) * sizeof(int32_t);
   uint64_t bytes = static_cast<uint64_t>(ahead + 1) * lists + std::max(refresh, attention);
+  // Selections of resident heads, a list of each layer.
+  bytes += static_cast<uint64_t>(heads.selecting_layers() * pairs * (rows + 1)) * sizeof(int32_t);
   // Of the streams of decisions and corrections.
   if (ahead > 0) bytes += refresh + (verifies ? std::max(refresh, attention) : 0);
   return bytes + CudaTransferBytes(transfer, pairs * rows);

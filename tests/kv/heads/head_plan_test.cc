@@ -127,6 +127,9 @@ TEST(HeadPlan, AllHeadsMayBeResidentWithoutAProfileAndThenSelect) {
   EXPECT_EQ(plan.resident_count(), 6);
   EXPECT_TRUE(plan.at(0, 1).dense) << "resident for another reason";
   EXPECT_FALSE(plan.at(1, 0).dense);
+  EXPECT_FALSE(plan.ResidentsSelect(0));
+  EXPECT_TRUE(plan.ResidentsSelect(1));
+  EXPECT_EQ(plan.selecting_layers(), 2);
 }
 
 TEST(HeadPlan, ResidentHeadsByFormulaAreWhatTheLinkCannotServe) {

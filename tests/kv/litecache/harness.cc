@@ -297,8 +297,9 @@ void Harness::Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
                                                .predicted = !is_label(predicted),
                                                .cached = CachedPositions(sequence.id, layer, head)};
       }
-      reference_.Decode(sequence.id, layer, predicted, actual, at(inputs.k[l], kv_cols),
-                        at(inputs.v[l], kv_cols), scale_, observed, expected.data());
+      reference_.Decode(sequence.id, layer, sequence.keeps_rows, predicted, actual,
+                        at(inputs.k[l], kv_cols), at(inputs.v[l], kv_cols), scale_, observed,
+                        expected.data());
     } else {
       reference_.Prefill(sequence.id, layer, sequence.rows, sequence.drafted,
                          at(inputs.q[l], q_cols), at(inputs.k[l], kv_cols),

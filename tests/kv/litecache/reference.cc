@@ -353,13 +353,14 @@ bool Reference::LookUp(int64_t layer, int64_t head, int64_t n, const Vector& q, 
   return false;
 }
 
-void Reference::Decode(SequenceId id, int64_t layer, const float* predicted_q, const float* q,
-                       const float* k, const float* v, float scale,
+void Reference::Decode(SequenceId id, int64_t layer, bool keeps_rows, const float* predicted_q,
+                       const float* q, const float* k, const float* v, float scale,
                        const std::vector<Observed>& observed, double* out) {
   Sequence& sequence = sequences_.at(id);
   const int64_t d = layout_.head_dim;
   const int64_t past = sequence.length, n = past + 1;
   const int64_t sink = options_.sink_tokens, recent = options_.recent_tokens;
+  const bool all_resident = plan_.resident_count() == std::ssize(plan_.heads);
   const auto rows_for = [&](int64_t tokens) { return options_.budget.RowsFor(tokens); };
   for (int64_t head = 0; head < layout_.kv_heads; ++head) {
     Head& state = sequence.heads[static_cast<size_t>(layer * layout_.kv_heads + head)];
@@ -375,7 +376,9 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* predicted_q, c
     const Vector asked_query(asked, asked + group_ * d);
     const bool fits = n - recent - sink <= rows_for(n);
 
-    if (settings.resident) {
+    if (settings.resident && !settings.dense && !fits && keeps_rows && !keeps_ && all_resident) {
+      // What it has.
+    } else if (settings.resident) {
       const bool all = settings.dense || fits;
       state.cached = TopK(layer, head, state, keys, exact_query, scale, sink, n - recent,
                           all ? n : rows_for(n), nullptr);

@@ -30,7 +30,9 @@ class Reference {
  public:
   // retriever: finds top-k positions over rows that the reference encodes itself; null: the exact
   // ones, computed here.
-  // keeps: drafts leave the cached rows; otherwise the next decode step chooses them anew.
+  // keeps: drafts leave the cached rows; otherwise the next decode step chooses them anew. In steps
+  // that keep their rows, heads that are all resident then attend what they selected in the step
+  // before.
   Reference(const Layout& layout, const KvOptions& options, const HeadPlan& plan,
             std::unique_ptr<Retriever> retriever, bool keeps = true);
 
@@ -44,10 +46,10 @@ class Reference {
   void Prefill(SequenceId id, int64_t layer, int64_t rows, bool drafted, const float* q,
                const float* k, const float* v, float scale, double* out);
   // Layer `layer` of a decode step. predicted_q: the query of the first lookup, null if the layer
-  // is not predicted. observed: per KV head of this layer.
-  void Decode(SequenceId id, int64_t layer, const float* predicted_q, const float* q,
-              const float* k, const float* v, float scale, const std::vector<Observed>& observed,
-              double* out);
+  // is not predicted. observed: per KV head of this layer. keeps_rows: StepSequence::keeps_rows.
+  void Decode(SequenceId id, int64_t layer, bool keeps_rows, const float* predicted_q,
+              const float* q, const float* k, const float* v, float scale,
+              const std::vector<Observed>& observed, double* out);
   // A step begins, of which this sequence has so many rows; it may be begun again, or abandoned.
   void Begin(SequenceId id, int64_t rows, bool decode);
   // Makes the step's tokens part of the sequence.
