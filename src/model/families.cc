@@ -29,10 +29,6 @@ const FamilySpec& SpecOf(Family family) {
 }
 
 void CheckRunsOnGpu(const ModelConfig& config) {
-  if (config.experts.beside) {
-    throw Unsupported("{}: experts beside a feed-forward block run on CPUs only; use --device cpu",
-                      config.architecture);
-  }
   const int64_t most = std::max(config.head_dim, config.window_head_dim);
   if (most <= ops::kMostHeadDimOnGpu) return;
   throw Unsupported("{}: heads of {} values run on CPUs only, GPUs take up to {}; use --device cpu",

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "cli/fixture_model.h"
 #include "cli/program.h"
@@ -16,7 +17,9 @@ namespace litecache::testing {
 class FamilyOnDevice : public ::testing::TestWithParam<std::tuple<std::string, std::string>> {
  public:
   static auto All() {
-    return ::testing::Combine(::testing::ValuesIn(FamilyNames()), ::testing::Values("cpu", "cuda"));
+    std::vector<std::string> names = FamilyNames();
+    names.emplace_back("gemma4_text-experts");  // the one model with experts beside other blocks
+    return ::testing::Combine(::testing::ValuesIn(names), ::testing::Values("cpu", "cuda"));
   }
   static std::string Name(const ::testing::TestParamInfo<ParamType>& info) {
     std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);

@@ -114,13 +114,13 @@ TEST_P(OffloadedExpertsTest, BesideOffloadedLayers) {
   EXPECT_LE(RelativeError(Logits(*both), Logits(*whole)), 1e-6);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, OffloadedExpertsTest,
-                         ::testing::Combine(::testing::Values("qwen3_moe", "olmoe", "mixtral",
-                                                              "gpt_oss", "qwen2_moe",
-                                                              "qwen3_5_moe_text", "ernie4_5_moe",
-                                                              "glm4_moe", "minimax_m2"),
-                                            ::testing::Values("cpu", "cuda")),
-                         TestName);
+INSTANTIATE_TEST_SUITE_P(
+    Models, OffloadedExpertsTest,
+    ::testing::Combine(::testing::Values("qwen3_moe", "olmoe", "mixtral", "gpt_oss", "qwen2_moe",
+                                         "qwen3_5_moe_text", "ernie4_5_moe", "glm4_moe",
+                                         "minimax_m2", "gemma4_text-experts"),
+                       ::testing::Values("cpu", "cuda")),
+    TestName);
 
 }  // namespace
 }  // namespace litecache::model

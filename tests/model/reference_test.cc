@@ -105,11 +105,10 @@ TEST(FixturesTest, CoverEveryFamilyAndDtype) {
   }
 }
 
-TEST(FixturesTest, GpusRefuseWideHeadsAndExpertsBesideBlocksOnly) {
+TEST(FixturesTest, GpusRefuseWideHeadsOnly) {
   ModelConfig config;
   for (const std::string& name : FixtureNames()) {
     config = ModelConfig::FromModel(FixturesDirectory() / name);
-    if (config.experts.beside) continue;
     EXPECT_NO_THROW(CheckRunsOnGpu(config)) << name;
   }
   config = {};

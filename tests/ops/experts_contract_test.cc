@@ -106,20 +106,27 @@ TEST_F(RouteTest, RowsGoToTheLargestLogits) {
 }
 
 TEST_F(RouteTest, EachExpertScalesItsWeights) {
-  if (device_->type() == DeviceType::kCuda) GTEST_SKIP() << "on CPUs only";
-  const int64_t rows = 40, experts = 9, active = 3;
-  const std::vector<float> scales = RandomVector(experts);
-  const MatrixView logits = OnDevice(Matrix::Normal(random_, DType::kF32, rows, experts, 1, 3.0f));
-  Router router{.normalized = true, .scale = 2.5f};
-  RandomRouting expected = Routed(logits, router, active);
-  for (size_t i = 0; i < expected.experts.size(); ++i) {
-    expected.weights[i] *= scales[static_cast<size_t>(expected.experts[i])];
+  for (const auto& [rows, experts, active] :
+       {std::tuple<int64_t, int64_t, int64_t>{40, 9, 3}, {1, 1, 1}, {17, 128, 8}, {5, 1024, 40}}) {
+    const std::vector<float> scales = RandomVector(experts);
+    const MatrixView logits =
+        OnDevice(Matrix::Normal(random_, DType::kF32, rows, experts, 1, 3.0f));
+    // The first is Gemma 4's, which differs from most models' only by the scales.
+    for (Router router : {Router{.normalized = true}, Router{.normalized = true, .scale = 2.5f},
+                          Router{.sigmoid = true}}) {
+      SCOPED_TRACE(fmt::format("{} rows, {} of {} experts, sigmoid {}, scale {}", rows, active,
+                               experts, router.sigmoid, router.scale));
+      RandomRouting expected = Routed(logits, router, active);
+      for (size_t i = 0; i < expected.experts.size(); ++i) {
+        expected.weights[i] *= scales[static_cast<size_t>(expected.experts[i])];
+      }
+      router.scales = DeviceMemory::Upload(scales);
+      const RandomRouting got = Routed(logits, router, active);
+      EXPECT_EQ(got.experts, expected.experts);
+      EXPECT_EQ(got.weights, expected.weights);
+      ExpectRanges(got, logits, router, active);
+    }
   }
-  router.scales = DeviceMemory::Upload(scales);
-  const RandomRouting got = Routed(logits, router, active);
-  EXPECT_EQ(got.experts, expected.experts);
-  EXPECT_EQ(got.weights, expected.weights);
-  ExpectRanges(got, logits, router, active);
 }
 
 TEST_F(RouteTest, ScoresAreCorrectedAndScaled) {

@@ -48,10 +48,7 @@ void Route(Stream& stream, const MatrixView& logits, const Router& router, const
   if (routing.rows == 0) return;
   const SectionScope section(stream, Section::kProducts);
   if constexpr (cuda::kAvailable) {
-    if (cuda::RunsHere(stream)) {
-      LC_CHECK(router.scales == nullptr, "experts' scales on a GPU");
-      return cuda::Route(stream, logits, router, routing, share, here);
-    }
+    if (cuda::RunsHere(stream)) return cuda::Route(stream, logits, router, routing, share, here);
   }
   cpu::Route(logits, router, routing, share, here);
 }

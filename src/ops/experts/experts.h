@@ -43,8 +43,7 @@ struct Router {
   // [experts], memory of the stream's device that no operation writes: added to scores to choose
   // experts, not to weights. Null: nothing is.
   const float* correction = nullptr;
-  // [experts], likewise: an expert's weight is times its element, at last. Null: it is not. On the
-  // CPU only.
+  // [experts], likewise: an expert's weight is times its element, at last. Null: it is not.
   const float* scales = nullptr;
 };
 

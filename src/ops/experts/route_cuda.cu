@@ -19,6 +19,7 @@ struct RouteArguments {
   bool normalized, sigmoid;
   float scale;
   const float* correction;  // null: scores are not corrected
+  const float* scales;      // null: experts do not scale their weights
   const float* share;       // null: all of `active` are routed
   int64_t share_stride;
   int32_t* experts;
@@ -143,7 +144,9 @@ __global__ void __launch_bounds__(kWarps * 32) RouteKernel(const RouteArguments 
     if (is_own) {
       const int64_t at = row * a.active + here + __popc(ballot & ((1u << lane) - 1));
       a.experts[at] = expert;
-      a.weights[at] = (kPlain ? weights[c] : a.scale * weights[c]) / sum;
+      float weight = (kPlain ? weights[c] : a.scale * weights[c]) / sum;
+      if (!kPlain && a.scales != nullptr) weight *= a.scales[experts[c]];
+      a.weights[at] = weight;
     }
     here += __popc(ballot);
   }
@@ -185,11 +188,13 @@ void Route(Stream& stream, const MatrixView& logits, const Router& router, const
       .sigmoid = router.sigmoid,
       .scale = router.scale,
       .correction = router.correction,
+      .scales = router.scales,
       .share = shared ? share.Row<const float>(0) : nullptr,
       .share_stride = share.stride,
       .experts = routing.experts,
       .weights = routing.weights};
-  const bool plain = !router.sigmoid && router.scale == 1 && router.correction == nullptr;
+  const bool plain = !router.sigmoid && router.scale == 1 && router.correction == nullptr &&
+                     router.scales == nullptr;
   plain ? Launch<true>(AsCuda(stream), arguments) : Launch<false>(AsCuda(stream), arguments);
 }
 
