@@ -20,10 +20,11 @@ TEST_F(LiteCacheSelectTest, ExactSelection) {
     const std::vector<int32_t> refresh = RandomRefresh(random);
     const std::vector<float> q = RandomQueries(random, false);
     const MatrixView queries = Queries(q);
-    const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim)), cap = CapIn(round);
     void* scratch =
         Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
-    ExactSelect(*stream_, step_, shape_, layer_, {.q = &queries, .scale = scale}, scratch);
+    ExactSelect(*stream_, step_, shape_, layer_, {.q = &queries, .scale = scale, .cap = cap},
+                scratch);
     ForEachSelection(refresh, false,
                      [&](const std::string& where, int32_t s, int32_t h,
                          const std::vector<int32_t>& got, Selection selection) {
@@ -37,6 +38,7 @@ TEST_F(LiteCacheSelectTest, ExactSelection) {
                        std::byte* const page = rows.data();
                        ExactSelectWork work{.q = QueryOf(q, s, h),
                                             .scale = scale,
+                                            .cap = cap,
                                             .rows = {&page, n, WholeFormat(table)},
                                             .selection = selection};
                        ops::ExactSelect(*cpu_stream_, c.group, {&work, 1});

@@ -236,11 +236,11 @@ TEST_F(LiteCacheSelectTest, HashedSoftmaxSelection) {
     const std::vector<float> q = RandomQueries(random, true);
     const MatrixView queries = Queries(q);
     // Keys have a length of about 3 head_dim^0.5 and queries of 4: estimates of a few units.
-    const float scale = 1.0f / static_cast<float>(c.head_dim);
+    const float scale = 1.0f / static_cast<float>(c.head_dim), cap = CapIn(round);
     void* scratch =
         Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
     HashSoftmaxSelect(*stream_, step_, shape_, layer_, format, device_weights,
-                      {.q = &queries, .scale = scale}, scratch);
+                      {.q = &queries, .scale = scale, .cap = cap}, scratch);
     ForEachSelection(refresh, false,
                      [&](const std::string& where, int32_t s, int32_t h,
                          const std::vector<int32_t>& got, Selection selection) {
@@ -248,6 +248,7 @@ TEST_F(LiteCacheSelectTest, HashedSoftmaxSelection) {
                            PagesOf(s, kMetadata).HostList(metadata_[static_cast<size_t>(h)]);
                        HashSelectWork work{.q = QueryOf(q, s, h),
                                            .scale = scale,
+                                           .cap = cap,
                                            .weight = weight_of(h),
                                            .metadata = {host.data(), c.metadata_page_tokens},
                                            .selection = selection};

@@ -47,7 +47,7 @@ class LongHashSelectTest : public LiteCacheSelectTest {
   void Select(HashScore score, float scale) {
     const auto select = score == HashScore::kSum ? HashSelect : HashSoftmaxSelect;
     select(*stream_, step_, shape_, layer_, format_, device_weights_,
-           {.q = &queries_, .scale = scale}, scratch_);
+           {.q = &queries_, .scale = scale, .cap = cap_}, scratch_);
   }
 
   // The right number of distinct positions, in order.
@@ -77,6 +77,7 @@ class LongHashSelectTest : public LiteCacheSelectTest {
           HashSelectWork work{
               .q = QueryOf(q_, s, h),
               .scale = scale,
+              .cap = cap_,
               .weight = weights_.data() + int64_t{h} * shape_.head_dim * format_.bits,
               .metadata = {host.data(), case_.metadata_page_tokens},
               .selection = selection};
@@ -95,6 +96,7 @@ class LongHashSelectTest : public LiteCacheSelectTest {
   }
 
   HashFormat format_;
+  float cap_ = 0;  // of kSoftmax
   std::vector<float> weights_, q_;
   const float* device_weights_ = nullptr;
   MatrixView queries_;
@@ -115,6 +117,7 @@ TEST_F(LongHashSelectTest, AsTheCpu) {
     }
     if (round == 1) c.resident = {2};
     format_ = {.bits = 256, .norms = round != 4};
+    cap_ = CapIn(round);
     // Few distinct norms: equal scores. Round 5: norms of very different sizes.
     const auto norm = [&] {
       if (round == 5) return std::ldexp(1.0f, Uniform(random, -14, 14));

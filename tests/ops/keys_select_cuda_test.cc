@@ -38,12 +38,13 @@ class KeysSelectTest : public LiteCacheSelectTest {
   }
 
   void Select(const KeysFormat& format, const float* rotation, const MatrixView& q, float scale,
-              void* scratch) {
-    KeysSelect(*stream_, step_, shape_, layer_, format, rotation, {.q = &q, .scale = scale},
-               scratch);
+              float cap, void* scratch) {
+    KeysSelect(*stream_, step_, shape_, layer_, format, rotation,
+               {.q = &q, .scale = scale, .cap = cap}, scratch);
   }
   void Check(const KeysFormat& format, const std::vector<float>& rotation,
-             const std::vector<int32_t>& refresh, const std::vector<float>& q, float scale) {
+             const std::vector<int32_t>& refresh, const std::vector<float>& q, float scale,
+             float cap) {
     ForEachSelection(refresh, false,
                      [&](const std::string& where, int32_t s, int32_t h,
                          const std::vector<int32_t>& got, Selection selection) {
@@ -52,6 +53,7 @@ class KeysSelectTest : public LiteCacheSelectTest {
                        KeysSelectWork work{.q = QueryOf(q, s, h),
                                            .rotation = rotation.data(),
                                            .scale = scale,
+                                           .cap = cap,
                                            .metadata = {host.data(), case_.metadata_page_tokens},
                                            .selection = selection};
                        ops::KeysSelect(*cpu_stream_, format, shape_.group, {&work, 1});
@@ -95,10 +97,10 @@ TEST_F(KeysSelectTest, KeysAndSelection) {
     // A query that is not finite scores every key alike.
     if (round % 7 == 0) q[static_cast<size_t>(query_cols())] = INFINITY;
     const MatrixView queries = Queries(q);
-    const float scale = 0.5f / std::sqrt(static_cast<float>(c.head_dim));
-    Select(format, device_rotation, queries, scale,
+    const float scale = 0.5f / std::sqrt(static_cast<float>(c.head_dim)), cap = CapIn(round);
+    Select(format, device_rotation, queries, scale, cap,
            Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context)));
-    Check(format, rotation, refresh, q, scale);
+    Check(format, rotation, refresh, q, scale, cap);
     if (HasFatalFailure()) return;
   }
 }
@@ -206,12 +208,13 @@ class LongKeysSelectTest : public KeysSelectTest {
     queries_ = Queries(q_);
     scratch_ = Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
   }
-  void SelectThem() { Select(format_, device_rotation_, queries_, kScale, scratch_); }
+  void SelectThem() { Select(format_, device_rotation_, queries_, kScale, cap_, scratch_); }
   void CheckThem(const std::vector<int32_t>& refresh) {
-    Check(format_, rotation_, refresh, q_, kScale);
+    Check(format_, rotation_, refresh, q_, kScale, cap_);
   }
 
   static constexpr float kScale = 0.05f;
+  float cap_ = 0;
   KeysFormat format_;
   std::vector<float> rotation_, q_;
   const float* device_rotation_ = nullptr;
@@ -238,6 +241,7 @@ TEST_F(LongKeysSelectTest, AsTheCpu) {
       c.past.push_back(testing::Tokens(Uniform(random, 1000, 30000)));
     }
     if (round == 1) c.resident = {2};
+    cap_ = CapIn(round);
     BuildCodes(random, c, round == 1 ? 2 : 4);
     const std::vector<int32_t> refresh = RandomRefresh(random);
     SelectThem();

@@ -48,10 +48,11 @@ TEST_F(LiteCacheSelectTest, ProjectionAndSelection) {
     // Products have a size of about head_dim^1.5 * rank^0.5 * 10: exponents of a few units.
     const float scale =
         0.02f / (static_cast<float>(c.head_dim) * std::sqrt(static_cast<float>(format.rank)));
+    const float cap = CapIn(round);
     void* scratch =
         Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
     ProjectionSelect(*stream_, step_, shape_, layer_, format, device_basis,
-                     {.q = &queries, .scale = scale}, scratch);
+                     {.q = &queries, .scale = scale, .cap = cap}, scratch);
     ForEachSelection(refresh, false,
                      [&](const std::string& where, int32_t s, int32_t h,
                          const std::vector<int32_t>& got, Selection selection) {
@@ -60,6 +61,7 @@ TEST_F(LiteCacheSelectTest, ProjectionAndSelection) {
                        ProjectionSelectWork work{.q = QueryOf(q, s, h),
                                                  .basis = basis_of(h),
                                                  .scale = scale,
+                                                 .cap = cap,
                                                  .metadata = {host.data(), c.metadata_page_tokens},
                                                  .selection = selection};
                        ops::ProjectionSelect(*cpu_stream_, format, c.group, c.head_dim, {&work, 1});

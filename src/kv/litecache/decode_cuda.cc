@@ -64,7 +64,7 @@ void CudaDecodePath::Fill(Stream& stream, const int32_t* fill, float scale) {
   for (int64_t i = 0; i < shape_.layout.layers; ++i) {
     if (!shape_.offloads(i)) continue;
     ops::cuda::BeginFill(stream, step_, layers_.shape(), layers_.at(i), fill);
-    Choose(stream, At(i), {.q = nullptr, .scale = scale, .fill = true}, OwnChain());
+    Choose(stream, At(i), Query(nullptr, scale, /*fill=*/true), OwnChain());
     pulls_.Pull(stream, step_, layers_, i);
     ops::cuda::FillFixed(stream, step_, layers_.shape(), layers_.at(i), fill);
   }
@@ -131,7 +131,7 @@ void CudaDecodePath::SelectResident(Stream& stream, int64_t index, const MatrixV
   if (keeps_rows_ || !layers_.ResidentsSelect(index)) return;
   Mark(stream, Section::kRetrieval);
   retriever_.Select(stream, index, step_, layers_.shape(), layers_.Residents(index),
-                    {.q = &q, .scale = scale}, layers_.scratch());
+                    Query(&q, scale), layers_.scratch());
   Mark(stream, Section::kManagement);
 }
 
@@ -139,7 +139,7 @@ void CudaDecodePath::AttendVerified(Stream& stream, int64_t index, const MatrixV
                                     const ops::Softmax& softmax, const MatrixView& out) {
   const LiteCacheLayer layer = layers_.Checked(index);
   const auto decide = [&](Stream& deciding, const Target& target, const Decisions::Chain& chain) {
-    Choose(deciding, target, {.q = &q, .scale = softmax.scale}, chain);
+    Choose(deciding, target, Query(&q, softmax.scale), chain);
     pulls_.Pull(deciding, step_, layers_, index);
   };
   // Resident heads select in every step.
@@ -174,7 +174,7 @@ void CudaDecodePath::Prefetch(Stream& stream, int64_t index, const MatrixView& q
   SpillAhead(decisions, index);
   // The query is the one that the lookup has stored as the label. Resident heads select later, with
   // the actual query.
-  Choose(decisions, At(index), {.q = nullptr, .scale = scale}, chain);
+  Choose(decisions, At(index), Query(nullptr, scale), chain);
   pulls_.PullAhead(stream, decisions, step_, layers_, index);
   decided_[static_cast<size_t>(index)] = 1;
   // The spill does not depend on the next layer's query, so it is issued before waiting for that.
@@ -208,7 +208,7 @@ void CudaDecodePath::Attend(Stream& stream, int64_t index, const MatrixView& q, 
     Spill(stream, index);
     if (shape_.offloads(index)) {
       LookUp(stream, At(index), q);
-      Choose(stream, At(index), {.q = &q, .scale = softmax.scale}, OwnChain());
+      Choose(stream, At(index), Query(&q, softmax.scale), OwnChain());
       pulls_.Pull(stream, step_, layers_, index);
     } else {
       SelectResident(stream, index, q, softmax.scale);

@@ -71,6 +71,10 @@ class CudaDecodePath {
     StepCondition condition;  // what the check's misses ask for
   };
   Target At(int64_t layer) const { return {layer, layers_.at(layer), false, {}}; }
+  // q: null for the heads' labels.
+  ops::cuda::SelectQuery Query(const MatrixView* q, float scale, bool fill = false) const {
+    return {.q = q, .scale = scale, .cap = shape_.layout.score_cap, .fill = fill};
+  }
   // Decides which heads to refresh.
   void LookUp(Stream& stream, const Target& target, const MatrixView& q);
   // Selects the rows of the heads to refresh, and the slots for them.

@@ -37,12 +37,6 @@ struct AttentionArrays {
         q_heads(operands.q_heads) {}
 
 #ifdef __CUDACC__
-  // Caps scores, or arrays of them, if the softmax has a cap: one branch, which all threads of a
-  // launch take alike.
-  template <class Scores>
-  __device__ void Cap(Scores& scores) const {
-    if (cap.cap != 0) CapEach(scores);
-  }
   // Two neighbouring values of a query as bf16, multiplied by the scale; beyond head_dim zeros.
   __device__ uint32_t ScaledPair(const float* query, int32_t channel) const {
     if (channel >= head_dim) return 0;
@@ -86,14 +80,6 @@ struct AttentionArrays {
     } else {
       *reinterpret_cast<float2*>(static_cast<float*>(out) + at) = make_float2(low, high);
     }
-  }
-
- private:
-  __device__ void CapEach(float& score) const { score = cap(score); }
-  template <class Scores, size_t kCount>
-  __device__ void CapEach(Scores (&scores)[kCount]) const {
-#pragma unroll
-    for (size_t i = 0; i < kCount; ++i) CapEach(scores[i]);
   }
 #endif
 };

@@ -270,7 +270,7 @@ struct CodeTiles {
 #pragma unroll
       for (int h = 0; h < 2; ++h) scores[2 * t + h] *= factors[t].x;
     }
-    arrays.Cap(scores);
+    arrays.cap.Apply(scores);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       passed |= shown[i / 2] && scores[i] > state->maximum[i % 2] + kSlack;

@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) PlainKernel(const __grid_constant__ 
       if (c < a.head_dim) score += q[i] * static_cast<float>(k[c]);
     }
     for (int step = 16; step > 0; step /= 2) score += __shfl_xor_sync(kAll, score, step);
-    a.Cap(score);
+    a.cap.Apply(score);
     const float highest = fminf(fmaxf(maximum, score), kLargestScore);
     const float factor = Exp2(maximum - highest);
     const float probability = CarefulExp2(score - highest);

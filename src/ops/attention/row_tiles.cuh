@@ -116,7 +116,7 @@ struct RowTiles {
         MultiplyAdd(scores[1], q[s], k[2], k[3]);
       }
     }
-    a.Cap(scores);
+    a.cap.Apply(scores);
     const auto shown = [&](int half, int i) {
       const int row = half * 8 + lane % 4 * 2 + i % 2;
       if constexpr (kChunk) {

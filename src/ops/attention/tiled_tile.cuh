@@ -97,7 +97,7 @@ __device__ __forceinline__ void AttendTile(const AttentionArrays& a, uint32_t qu
       }
     }
   }
-  if constexpr (kCapped) a.Cap(scores);
+  if constexpr (kCapped) a.cap.Apply(scores);
   const auto shown = [&](int m, int n, int i) {
     return limits.Shows(m, i / 2, n * 8 + lane % 4 * 2 + i % 2);
   };

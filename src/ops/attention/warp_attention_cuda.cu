@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads) WarpKernel(const __grid_constant__ W
         }
         scores[u] = score;
       }
-      p.arrays.Cap(scores);
+      p.arrays.cap.Apply(scores);
       float highest = maximum;
 #pragma unroll
       for (int u = 0; u < kRows; ++u) {

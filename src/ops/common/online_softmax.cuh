@@ -3,11 +3,11 @@
 // finite, and a tile of infinite scores gives a mean.
 #pragma once
 
+#include "ops/common/soft_cap.cuh"
 #include "ops/common/tensor_core.cuh"
 
 namespace litecache::ops::cuda {
 
-inline constexpr float kLog2E = 1.44269504f;
 inline constexpr float kLargestScore = 3.402823466e38f;
 // Above this, the difference of a score and the maximum needs care.
 inline constexpr float kHugeScore = 1e38f;
@@ -15,23 +15,6 @@ inline constexpr float kHugeScore = 1e38f;
 // For any scores, including infinite ones; minus infinity counts only if all scores are minus
 // infinity.
 __device__ inline float CarefulExp2(float x) { return Exp2(fmaxf(fminf(x, 0.0f), -126.0f)); }
-
-// cap tanh(x / cap), with an absolute error below 1e-6 cap: the soft cap of scores or logits.
-struct SoftCapOf {
-  float cap = 0;       // 0: none
-  float exponent = 0;  // of 2, for each unit of |x|
-
-  SoftCapOf() = default;
-  __host__ __device__ explicit SoftCapOf(float c)
-      : cap(c), exponent(c == 0 ? 0 : -2 * kLog2E / c) {}
-
-  // Infinities become the cap, NaN stays NaN.
-  __device__ float operator()(float x) const {
-    // tanh(|y|) = (1 - e) / (1 + e) with e = exp(-2 |y|) <= 1.
-    const float e = Exp2(fabsf(x) * exponent);
-    return copysignf(cap * __fdividef(1 - e, 1 + e), x);
-  }
-};
 
 // The maximum over the four lanes that hold a row of a matrix product's result.
 __device__ inline float QuadMax(float x) {

@@ -2,8 +2,8 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
-#include "ops/common/online_softmax.cuh"
 #include "ops/common/overlap.cuh"
+#include "ops/common/soft_cap.cuh"
 #include "ops/common/vectors.cuh"
 #include "ops/dense/soft_cap_cuda.h"
 

@@ -51,6 +51,7 @@ struct ChainSoftmax {
   const LiteCacheShape& shape;
   const LiteCacheLayer& layer;
   const Chain& chain;
+  const SoftCapOf& cap;  // SelectSource's
   int32_t words_of_format;
   SoftmaxParts parts;
   // The current pair.
@@ -144,8 +145,10 @@ struct ChainSoftmax {
     }
   }
 
-  // Adds the shares of the lane's head of quad r to the scores of its four tokens.
-  __device__ void AddShares(const float (&x)[4], int32_t head, float (&score)[4]) const {
+  // Adds the shares of a head, of which the lane has the estimates of its four tokens, to their
+  // scores.
+  __device__ void AddShares(float (&x)[4], int32_t head, float (&score)[4]) const {
+    cap.Apply(x);
     const float maximum = parts.maximum[head], factor = parts.sum[head];
 #pragma unroll
     for (int i = 0; i < 4; ++i) score[i] = fmaf(Exp2(x[i] - maximum), factor, score[i]);
@@ -171,7 +174,7 @@ struct ChainSoftmax {
 //     the order of b. slot: of the block's address in `located`, for b = 0 and kHeld < kBlocks.
 //     Centre: what a warp's blocks share
 //   void Estimate(query, tokens, block, first_head, r, index, x)
-//     x[4]: log2 e times the estimates for the lane's head of quad r
+//     x[4]: log2 e times the estimates for the lane's head of quad r, without a cap
 //   bool Keeps()
 //     whether the first kernel keeps what the second makes scores from
 //   bool kLocatesAgain
@@ -238,6 +241,7 @@ __device__ __forceinline__ void SumExponentials(
       for (int r = 0; r < kQuads; ++r) {
         float x[4];
         softmax.Estimate(query, tokens[b % kHeld], block, first_head, r, index, x);
+        softmax.cap.Apply(x);
         if (!whole) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {

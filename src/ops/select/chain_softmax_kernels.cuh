@@ -15,7 +15,7 @@ __global__ void __launch_bounds__(kChainThreads, Softmax::kBlocksAnSm)
   extern __shared__ uint32_t softmax_words[];
   __shared__ WorkShared shared;
   __shared__ const std::byte* located[kChainWarps][32];
-  Softmax softmax{step, shape, layer, chain, words};
+  Softmax softmax{step, shape, layer, chain, source.cap, words};
   softmax.located = located[threadIdx.x / 32];
   softmax.parts = PartsOf(softmax_words, softmax.padded(), softmax.row(), Softmax::kFloats);
   // The first tokens are loaded while the queries are hashed.
@@ -59,13 +59,13 @@ __global__ void __launch_bounds__(kChainThreads, Softmax::kBlocksAnSm)
     SharesKernel(const __grid_constant__ StepView step,
                  const __grid_constant__ LiteCacheShape shape,
                  const __grid_constant__ LiteCacheLayer layer, const __grid_constant__ Chain chain,
-                 const int32_t words) {
+                 const __grid_constant__ SoftCapOf cap, const int32_t words) {
   constexpr int kBlocks = Softmax::kBlocks;
   extern __shared__ uint32_t softmax_words[];
   __shared__ CoarseBins bins;
   __shared__ const std::byte* located[Softmax::kLocatesAgain ? kChainWarps : 1][32];
   const int32_t lane = threadIdx.x % 32;
-  Softmax softmax{step, shape, layer, chain, words};
+  Softmax softmax{step, shape, layer, chain, cap, words};
   softmax.parts = PartsOf(softmax_words, softmax.padded(), softmax.row(), Softmax::kFloats);
   const bool keeps = softmax.Keeps();
   if constexpr (Softmax::kLocatesAgain) softmax.located = located[threadIdx.x / 32];
@@ -143,7 +143,7 @@ void LaunchChainSoftmax(CudaStream& stream, const StepView& step, const LiteCach
   LaunchOverlapping(stream, ExponentialsKernel<Softmax>, blocks, kChainThreads, bytes, step, shape,
                     layer, source, chain, words);
   LaunchOverlapping(stream, SharesKernel<Softmax>, blocks, kChainThreads, bytes, step, shape, layer,
-                    chain, words);
+                    chain, source.cap, words);
   LimitToNeed(stream, shape, layer, chain);
 }
 

@@ -15,8 +15,7 @@ namespace litecache::ops {
 struct ExactSelectWork {
   const float* q = nullptr;  // [group][head_dim]
   float scale = 0;           // > 0
-  // Of scale * q.K (Softmax::cap), on the CPU only; 0: none.
-  float cap = 0;
+  float cap = 0;             // of scale * q.K (Softmax::cap); 0: none
   PagedRows rows;
   Selection selection;
 };

@@ -8,6 +8,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/attention/listed_cuda.h"
+#include "ops/common/soft_cap.cuh"
 #include "ops/common/thread_block_clusters_cuda.h"
 #include "ops/select/need.h"
 #include "ops/select/select_cuda.h"
@@ -24,6 +25,7 @@ struct SelectSource {
   const float* q = nullptr;  // null: use the labels
   int64_t stride = 0;
   float scale = 0;
+  SoftCapOf cap;  // of scaled products, times log2 e
   bool fill = false;
   // Each sequence's range, the same for all heads, in place of LiteCacheShape's; null:
   // LiteCacheShape's.
@@ -95,6 +97,7 @@ struct ScoreJob {
   const LiteCacheLayer& layer;
   const SelectTarget& target;
   float scale;
+  const SoftCapOf& cap;  // SelectSource's
   int32_t first, last;
   uint32_t* keys;
 };
@@ -151,7 +154,9 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   auto* memory = reinterpret_cast<std::byte*>(dynamic);
   uint32_t* keys = scratch == nullptr ? reinterpret_cast<uint32_t*>(memory + scorer_bytes)
                                       : scratch + pair * scratch_words + (first - target.begin);
-  scorer.Score(team, ScoreJob{step, shape, layer, target, source.scale, first, last, keys}, memory);
+  scorer.Score(team,
+               ScoreJob{step, shape, layer, target, source.scale, source.cap, first, last, keys},
+               memory);
   __syncthreads();
   const auto key_at = [&](int32_t i) { return keys[i]; };
   int32_t k = target.k;
@@ -232,7 +237,8 @@ void WithLargestTeam(const CudaStream& stream, int pairs, const Launch& launch, 
 }
 
 inline SelectSource SourceOf(const LiteCacheShape& shape, const SelectQuery& query) {
-  SelectSource source{.scale = query.scale, .fill = query.fill};
+  SelectSource source{
+      .scale = query.scale, .cap = SoftCapOf(query.cap * kLog2E), .fill = query.fill};
   if (query.q != nullptr) {
     LC_CHECK(query.q->dtype == DType::kF32 &&
              query.q->cols == int64_t{shape.kv_heads} * shape.group * shape.head_dim);

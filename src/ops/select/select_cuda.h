@@ -19,6 +19,7 @@ namespace litecache::ops::cuda {
 struct SelectQuery {
   const MatrixView* q = nullptr;  // [rows, q_heads * head_dim] f32; null: offloaded heads' labels
   float scale = 0;
+  float cap = 0;  // as of ExactSelectWork
   // Candidates of n = past + 1 tokens; for a fill, n = past.
   bool fill = false;
 };

@@ -1,6 +1,7 @@
 // Scores that pass through a softmax over the candidates and are summed over a group's query heads.
 #pragma once
 
+#include "ops/common/soft_cap.cuh"
 #include "ops/common/tensor_core.cuh"
 #include "ops/select/litecache_select.cuh"
 
@@ -8,7 +9,6 @@ namespace litecache::ops::cuda {
 
 // Scaled scores are clamped to this range, so that infinities are never subtracted.
 constexpr float kLargestScore = 1.7014117e38f;  // half of the largest float
-constexpr float kLog2E = 1.44269504f;
 constexpr int kMaxSoftmaxGroup = 64;
 
 // Maxima are of scores times log2 e.
@@ -73,7 +73,9 @@ struct SoftmaxScorer {
     const int32_t origin = job.first / kSelectBlock * kSelectBlock + warp * kSelectBlock;
     const float scale = job.scale * kLog2E;
     const auto scaled = [&](float s) {
-      return fmaxf(fminf(s * scale, kLargestScore), -kLargestScore);
+      float x = s * scale;
+      job.cap.Apply(x);
+      return fmaxf(fminf(x, kLargestScore), -kLargestScore);
     };
     for (int32_t j0 = 0; j0 < group; j0 += kHeads) {
       float maximum[kHeads], sum[kHeads];

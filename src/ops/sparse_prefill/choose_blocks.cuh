@@ -66,7 +66,8 @@ struct Square {
     if (there <= 0) return -INFINITY;
     float score = scores[column] * factor;
     if (there < kSide) score = score * kSide / there;
-    return cap.cap == 0 ? score : cap(score);
+    cap.Apply(score);
+    return score;
   }
   // Whether all pairs of `count` squares of rows are there and visible.
   __device__ bool Whole(int32_t column, int32_t count) const {
@@ -81,9 +82,7 @@ struct Square {
       out[1] = four.y * factor;
       out[2] = four.z * factor;
       out[3] = four.w * factor;
-      if (cap.cap != 0) {
-        for (float& score : out) score = cap(score);
-      }
+      cap.Apply(out);
       return;
     }
 #pragma unroll

@@ -128,7 +128,8 @@ std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& 
                        views[static_cast<size_t>(next)].predicted.Rows(0, step.decode_rows), scale);
         if (apart != nullptr && IsDiverted(device, stream)) *apart = true;
       }
-      cache.Attend(stream, layer, step, at.q, at.k, at.v, scale, at.out);
+      cache.Attend(stream, layer, step, at.q, at.k, at.v, {scale, nullptr, layout.score_cap},
+                   at.out);
     }
   };
   std::optional<uint64_t> key;

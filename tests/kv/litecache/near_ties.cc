@@ -62,10 +62,11 @@ std::vector<int> Hash(std::span<const X> x, std::span<const float> weights, size
 }
 
 // Converts estimates[query][token] of scale * q.k to the sum over queries of the softmax over
-// tokens.
-std::vector<Interval> SumOfSoftmax(const std::vector<std::vector<Interval>>& estimates) {
+// tokens, of capped estimates if cap is not 0.
+std::vector<Interval> SumOfSoftmax(const std::vector<std::vector<Interval>>& estimates, float cap) {
   std::vector<Interval> scores(estimates.front().size());
-  for (const auto& of_query : estimates) {
+  for (std::vector<Interval> of_query : estimates) {
+    for (Interval& x : of_query) x = {CappedScore(x.low, cap), CappedScore(x.high, cap)};
     double highest = -HUGE_VAL;
     for (const Interval& x : of_query) highest = std::max(highest, x.high);
     Interval total;
@@ -81,7 +82,8 @@ std::vector<Interval> SumOfSoftmax(const std::vector<std::vector<Interval>>& est
   return scores;
 }
 
-std::vector<Interval> HashScores(const KvOptions& options, std::span<const float> weights,
+std::vector<Interval> HashScores(const Layout& layout, const KvOptions& options,
+                                 std::span<const float> weights,
                                  std::span<const std::vector<float>> keys,
                                  const std::vector<std::span<const double>>& queries,
                                  double scale) {
@@ -112,7 +114,7 @@ std::vector<Interval> HashScores(const KvOptions& options, std::span<const float
     }
     sums.push_back(sum);
   }
-  return softmax ? SumOfSoftmax(estimates) : sums;
+  return softmax ? SumOfSoftmax(estimates, layout.score_cap) : sums;
 }
 
 std::vector<Interval> ProjectionScores(const Layout& layout, const KvOptions& options,
@@ -141,7 +143,7 @@ std::vector<Interval> ProjectionScores(const Layout& layout, const KvOptions& op
     }
     for (size_t j = 0; j < queries.size(); ++j) estimates[j].push_back(estimate[j]);
   }
-  return SumOfSoftmax(estimates);
+  return SumOfSoftmax(estimates, layout.score_cap);
 }
 
 double Magnitude(const Interval& x) { return std::max(std::abs(x.low), std::abs(x.high)); }
@@ -256,7 +258,7 @@ std::vector<Interval> MeanOf(std::span<const KeptKey> block) {
 }
 
 // keys: all of the sequence, of which the first `begin` are no candidates.
-std::vector<Interval> KeysScores(const ops::KeysFormat& format,
+std::vector<Interval> KeysScores(const Layout& layout, const ops::KeysFormat& format,
                                  std::span<const std::vector<float>> keys, size_t begin,
                                  const std::vector<std::span<const double>>& queries,
                                  double scale) {
@@ -293,10 +295,15 @@ std::vector<Interval> KeysScores(const ops::KeysFormat& format,
       estimates[j].push_back({product.low * scale, product.high * scale});
     }
   }
-  return SumOfSoftmax(estimates);
+  return SumOfSoftmax(estimates, layout.score_cap);
 }
 
 }  // namespace
+
+double CappedScore(double score, float cap) {
+  const auto most = static_cast<double>(cap);
+  return cap == 0 ? score : most * std::tanh(score / most);
+}
 
 std::vector<Interval> ScoreIntervals(const Layout& layout, const KvOptions& options,
                                      std::span<const float> weights,
@@ -306,13 +313,14 @@ std::vector<Interval> ScoreIntervals(const Layout& layout, const KvOptions& opti
   const auto d = static_cast<size_t>(layout.head_dim);
   std::vector<std::span<const double>> queries;
   for (size_t at = 0; at < q.size(); at += d) queries.push_back(q.subspan(at, d));
-  if (options.retriever == "hata") return HashScores(options, weights, keys, queries, scale);
+  if (options.retriever == "hata")
+    return HashScores(layout, options, weights, keys, queries, scale);
   if (options.retriever == "loki") {
     return ProjectionScores(layout, options, weights, keys, queries, scale);
   }
   if (options.retriever == "keys" || options.retriever == "keys2") {
-    return KeysScores(KeysFormatOf(layout, options.retriever), all_keys, static_cast<size_t>(begin),
-                      queries, scale);
+    return KeysScores(layout, KeysFormatOf(layout, options.retriever), all_keys,
+                      static_cast<size_t>(begin), queries, scale);
   }
   return {};
 }

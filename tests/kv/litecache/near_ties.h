@@ -10,6 +10,9 @@
 
 namespace litecache::kv {
 
+// The score that a softmax takes (Layout::score_cap).
+double CappedScore(double score, float cap);
+
 // Bounds of a score over all ways in which f32 sums may round the stored data of a key.
 struct Interval {
   double low = 0, high = 0;

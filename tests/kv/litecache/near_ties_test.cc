@@ -70,7 +70,8 @@ TEST(NearTies, HoldTheChoiceAndNoOther) {
                         .q_heads = 1 + static_cast<int64_t>(random() % 4),
                         .kv_heads = 1,
                         .head_dim = round % 2 == 0 ? 64 : 80,
-                        .dtype = DType::kF32};
+                        .dtype = DType::kF32,
+                        .score_cap = round % 4 < 2 ? 0.0f : 4.0f};
     KvOptions options;
     const char* retrievers[] = {"hata", "hata", "hata", "loki", "keys", "keys2"};
     options.retriever = retrievers[round % 6];

@@ -197,7 +197,7 @@ std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& st
       const Vector& key = keys[static_cast<size_t>(all[i])];
       double dot = 0;
       for (size_t c = 0; c < d; ++c) dot += q[j * d + c] * key[c];
-      logits[i] = dot * static_cast<double>(scale);
+      logits[i] = CappedScore(dot * static_cast<double>(scale), layout_.score_cap);
     }
     const double highest = *std::max_element(logits.begin(), logits.end());
     double sum = 0;
@@ -288,7 +288,7 @@ void Reference::Attend(const Head& state, const std::vector<int32_t>& positions,
       const Vector& key = (stored(t) ? state.stored_k : state.k)[static_cast<size_t>(t)];
       double dot = 0;
       for (size_t c = 0; c < d; ++c) dot += static_cast<double>(q[j * d + c]) * key[c];
-      weights.push_back(dot * static_cast<double>(scale));
+      weights.push_back(CappedScore(dot * static_cast<double>(scale), layout_.score_cap));
       highest = std::max(highest, weights.back());
     }
     for (double& w : weights) sum += w = std::exp(w - highest);

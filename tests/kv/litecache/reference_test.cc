@@ -84,7 +84,8 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
                   .q_heads = group * kv_heads,
                   .kv_heads = kv_heads,
                   .head_dim = Pick<int64_t>(random, {16, 24, 32, 64}),
-                  .dtype = Pick(random, {DType::kF32, DType::kF32, DType::kBF16})};
+                  .dtype = Pick(random, {DType::kF32, DType::kF32, DType::kBF16}),
+                  .score_cap = Pick(random, {0.0f, 0.0f, 4.0f})};  // of scores of up to about 6
     options.hata_bits = 128;
     options.policy = "litecache";
     options.retriever =
@@ -131,9 +132,10 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
                  << options.prediction_margin << " delta " << options.delta_update << " slots "
                  << options.slots << " " << Name(layout.dtype) << " host rows " << options.host_rows
                  << " layers " << layout.layers << " KV heads " << kv_heads << " head_dim "
-                 << layout.head_dim << " resident " << options.resident_heads << " first layer "
-                 << options.resident_first_layer << " all rows " << options.resident_full_attention
-                 << " dense " << options.dense_layers);
+                 << layout.head_dim << " cap " << layout.score_cap << " resident "
+                 << options.resident_heads << " first layer " << options.resident_first_layer
+                 << " all rows " << options.resident_full_attention << " dense "
+                 << options.dense_layers);
     Harness harness(layout, options, RandomProfile(layout, random), Pick(random, {0.03, 0.1, 0.3}),
                     random(), kPlenty, device);
     LiveRandomly(harness, random,
@@ -175,7 +177,8 @@ TEST_P(LiteCacheReference, StepsOfOneSequenceAgree) {
                           .q_heads = 4,
                           .kv_heads = 2,
                           .head_dim = 64,
-                          .dtype = Pick(random, {DType::kF32, DType::kBF16})};
+                          .dtype = Pick(random, {DType::kF32, DType::kBF16}),
+                          .score_cap = Pick(random, {0.0f, 4.0f})};
       KvOptions options;
       options.policy = "litecache";
       options.hata_bits = 128;
@@ -188,8 +191,9 @@ TEST_P(LiteCacheReference, StepsOfOneSequenceAgree) {
       if (SlotsKeepCodes(layout, options, backend.device)) {
         options.host_rows = Pick<std::string>(random, {"fp8", "int8"});
       }
-      SCOPED_TRACE(::testing::Message() << retriever << " prefetch " << prefetch << " "
-                                        << Name(layout.dtype) << " " << options.host_rows);
+      SCOPED_TRACE(::testing::Message()
+                   << retriever << " prefetch " << prefetch << " " << Name(layout.dtype) << " "
+                   << options.host_rows << " cap " << layout.score_cap);
       Harness harness(layout, options, RandomProfile(layout, random), 0.1, random(), kPlenty,
                       backend.device);
       const SequenceId one = harness.Create(), other = harness.Create();

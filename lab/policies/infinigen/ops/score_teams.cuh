@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   if (!FindTarget(step, shape, layer, source, pair, &target)) return;  // the whole team returns
   const auto [first, last] = SliceOf(team, target);
   scorer.Score(team,
-               ScoreJob{step, shape, layer, target, source.scale, first, last,
+               ScoreJob{step, shape, layer, target, source.scale, source.cap, first, last,
                         keys + pair * stride + (first - target.begin)},
                reinterpret_cast<std::byte*>(dynamic));
   team.Sync();  // no block ends while others read its shared memory
