@@ -24,8 +24,10 @@ ModuleTypes ModuleTypes::Parse(std::string_view text) {
 }
 
 bool IsNeverQuantized(std::string_view module) {
+  // proj: of Gemma 4's router, whose name is router.proj.
   return module == "embed_positions" || module == "gate" || module == "router" ||
-         module == "shared_expert_gate" || module == "in_proj_a" || module == "in_proj_b";
+         module == "proj" || module == "shared_expert_gate" || module == "in_proj_a" ||
+         module == "in_proj_b";
 }
 
 }  // namespace litecache::model

@@ -11,6 +11,7 @@
 #include "device_fixture.h"
 #include "expect_error.h"
 #include "model/families.h"
+#include "model/weight_types.h"
 
 namespace litecache::model {
 namespace {
@@ -103,6 +104,26 @@ TEST(FixturesTest, CoverEveryFamilyAndDtype) {
   for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
     EXPECT_TRUE(std::ranges::count(dtypes, dtype) > 0) << litecache::Name(dtype);
   }
+}
+
+TEST(FixturesTest, RoutersAreNeverQuantized) {
+  int routers = 0;
+  for (const std::string& name : FixtureNames()) {
+    SCOPED_TRACE(name);
+    const auto config = ModelConfig::FromModel(FixturesDirectory() / name);
+    const ExpertConfig& experts = config.experts;
+    if (experts.count == 0) continue;
+    ++routers;
+    const WeightTypes types(config, std::nullopt, Quantization::Parse("q8_0"), nullptr);
+    const std::string layer = "model.layers.0.";
+    const std::string module = experts.module.empty() ? layer : layer + experts.module + ".";
+    const auto type = [&](const std::string& of, int64_t rows) {
+      return types.Of(of + ".weight", rows, config.hidden).dtype;
+    };
+    EXPECT_EQ(type(module + experts.router, experts.count), DType::kBF16);
+    EXPECT_EQ(type(layer + "self_attn.k_proj", config.kv_width()), DType::kBlocks);
+  }
+  EXPECT_GE(routers, 9);
 }
 
 TEST(FixturesTest, GpusRefuseWideHeadsOnly) {
