@@ -24,14 +24,16 @@ std::string GpuText() {
 }  // namespace
 
 std::string VersionText() {
+  const std::string cuda = CudaOfBuild();
   const std::string commit = GitCommit().empty() ? "" : fmt::format(" ({})", GitCommit());
-  return fmt::format("litecache {}{}\ncompiler: {}\ndevice: {}\nGPUs: {}\n", LC_VERSION, commit,
+  return fmt::format("litecache {}{}\ncompiler: {}\nCUDA: {}\ndevice: {}\nGPUs: {}\n", LC_VERSION,
+                     commit,
 #if defined(__clang__)
                      "clang " __clang_version__,
 #else
                      "gcc " __VERSION__,
 #endif
-                     CpuDevice().Info().name, GpuText());
+                     cuda.empty() ? "none" : cuda, CpuDevice().Info().name, GpuText());
 }
 
 }  // namespace litecache::cli

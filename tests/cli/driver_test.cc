@@ -58,6 +58,7 @@ TEST_P(DriverTest, AutoRunsOnTheCpuAndWarns) {
 TEST_P(DriverTest, VersionSaysIt) {
   const ProgramResult result = Run({"--version"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("CUDA: " LC_CUDA_MAJOR "."));
   EXPECT_THAT(result.out, HasSubstr("GPUs: none (" + GetParam().message));
 }
 

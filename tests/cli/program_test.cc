@@ -52,6 +52,7 @@ TEST(Program, Version) {
   const auto version = RunProgram({"--version"});
   EXPECT_EQ(version.exit_code, 0);
   EXPECT_THAT(version.out, StartsWith("litecache "));
+  EXPECT_THAT(version.out, HasSubstr("\nCUDA: "));
 }
 
 TEST(Program, WrongUsageSaysWhatWasMeant) {

@@ -48,6 +48,10 @@ std::string WhyUnavailable(cudaError_t error) {
 
 }  // namespace
 
+std::string CudaOfBuild() {
+  return Version(CUDART_VERSION) + ", for compute capabilities " LC_CUDA_ARCHITECTURES;
+}
+
 CudaDevices FindCudaDevices(int index) {
   CudaDevices found;
   int count = 0, current = 0;

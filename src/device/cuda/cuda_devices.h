@@ -21,4 +21,7 @@ struct CudaDevices {
 inline constexpr int kAllGpus = -1;
 CudaDevices FindCudaDevices(int index = kAllGpus);
 
+// What this program was built with: "13.0, for compute capabilities 80, 90"; empty without CUDA.
+std::string CudaOfBuild();
+
 }  // namespace litecache

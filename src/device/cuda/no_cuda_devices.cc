@@ -9,6 +9,8 @@ namespace litecache {
 
 CudaDevices FindCudaDevices(int) { return {{}, "this program was built without CUDA"}; }
 
+std::string CudaOfBuild() { return ""; }
+
 uint64_t AllocatedGpuMemory() { return 0; }
 void CountGpuMemory(int64_t) {}
 
