@@ -6,11 +6,12 @@ Works with any server whose /v1/completions streams, accepts token ids as the pr
 seed), so that no server can answer from a stored prefix.
 
     tools/serve_load.py http://127.0.0.1:8080 --streams 1,8,64,256
-    tools/serve_load.py http://127.0.0.1:8080 --streams 8 --long-prompt 31000
+    tools/serve_load.py http://127.0.0.1:8080 --streams 8 --long-prompt 31000 --long-prompts 4
 
     tools/serve_load.py http://127.0.0.1:8080 --streams 4 --beside 4 --beside-body '{"guided_json": {"type": "object"}}'
 
-With --long-prompt, only gaps between tokens while that prompt is processed are reported. With --steady, only those
+With --long-prompt, only gaps between tokens while such prompts, sent at the same time, are processed are reported, and the tokens
+of the streams meanwhile. With --steady, only those
 while all streams decode: from the last first token to the first end, what a benchmark of decode steps measures. With
 --beside, further clients send requests with other fields until the streams have ended, and are not reported.
 """
@@ -106,8 +107,9 @@ class Load:
         async def long_prompt():
             # When the streams are decoding.
             await asyncio.sleep(options.long_after)
-            start, times, _ = await self.stream(self.request(options.long_prompt, 2, options.body))
-            return start, times[0] if times else start
+            requests = [self.request(options.long_prompt, 2, options.body) for _ in range(options.long_prompts)]
+            answers = await asyncio.gather(*(self.stream(request) for request in requests))
+            return [(start, times[0] if times else start) for start, times, _ in answers]
 
         async def beside():
             while True:
@@ -116,7 +118,8 @@ class Load:
         others = [asyncio.create_task(beside()) for _ in range(options.beside)]
         begin, cpu = time.perf_counter(), self.cpu_seconds()
         clients = [asyncio.create_task(client()) for _ in range(streams)]
-        period = await long_prompt() if options.long_prompt else None
+        prompts = await long_prompt() if options.long_prompt else []
+        period = (min(start for start, _ in prompts), max(end for _, end in prompts)) if prompts else None
         await asyncio.gather(*clients)
         wall = time.perf_counter() - begin
         if options.steady and not failures:
@@ -127,6 +130,8 @@ class Load:
                 other.result()
             other.cancel()
         row = self.report(options, streams, results, failures, wall, period)
+        if prompts:
+            row["long_prompt_seconds"] = sorted(round(end - start, 3) for start, end in prompts)
         if options.pid:
             row["cpu_ms_per_token"] = (self.cpu_seconds() - cpu) * 1e3 / \
                 max(1, sum(tokens for _, _, tokens in results))
@@ -153,10 +158,8 @@ class Load:
                "first_ms_p50": at(first, 0.5), "first_ms_p99": at(first, 0.99),
                "gap_ms_p50": at(gaps, 0.5), "gap_ms_p99": at(gaps, 0.99),
                "gap_ms_max": at(gaps, 1.0)}
-        if options.steady and period is not None:
+        if period is not None:
             row["tokens_per_second"] = len(gaps) / max(period[1] - period[0], 1e-9)
-        elif period is not None:
-            row["long_prompt_seconds"] = period[1] - period[0]
         if failures:
             row["first_failure"] = str(failures[0])[:300]
         return row
@@ -171,7 +174,8 @@ def parse():
     parser.add_argument("--prompt", type=int, default=128, help="tokens [%(default)s]")
     parser.add_argument("--tokens", type=int, default=64, help="of each answer [%(default)s]")
     parser.add_argument("--long-prompt", type=int, default=0,
-                        help="tokens of one more prompt, sent while the streams run [none]")
+                        help="tokens of more prompts, sent while the streams run [none]")
+    parser.add_argument("--long-prompts", type=int, default=1, help="how many [%(default)s]")
     parser.add_argument("--long-after", type=float, default=2.0,
                         help="seconds until then [%(default)s]")
     parser.add_argument("--steady", action="store_true",
