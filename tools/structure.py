@@ -5,7 +5,7 @@
     tools/structure.py --check    only what breaks a rule; exit status 1 if anything does (a test runs this)
 
 A folder of src/ includes only folders before it in ORDER; the same holds for the folders of src/ops and src/kv. Nothing in src/ or
-include/ includes lab/. JSON is parsed by one file, whose limits hold everywhere. Sources are read as text; functions are recognized by
+include/ includes lab/. No source of a build without CUDA includes CUDA's headers. JSON is parsed by one file, whose limits hold everywhere. Sources are read as text; functions are recognized by
 clang-format's layout.
 """
 import re
@@ -27,6 +27,8 @@ LARGE, LONG = 400, 120
 JSON_PARSER = "src/io/json_parser.cc"
 PARSE_CALL = re.compile(r'::(?:parse|sax_parse|accept|from_(?:bjdata|bson|cbor|msgpack|ubjson))\(|"_json\b')
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
+CUDA_HEADER = re.compile(r"^#include <((?:cu|nccl|nv|vector_types|driver_types|mma\.)[^>]*)>", re.MULTILINE)
+ONLY_NVCC = re.compile(r"^#ifdef __CUDACC__$.*?^#endif", re.MULTILINE | re.DOTALL)
 # Comments, strings and characters: braces in them do not count.
 TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
 NO_FUNCTION = re.compile(r"\b(?:namespace|class|struct|enum|union)\b[^()]*$|=\s*$")
@@ -63,6 +65,28 @@ def against_order(files):
                     yield f"{path} or {target} lies in a folder that {Path(__file__).name} does not know"
                 elif inside.index(b) > inside.index(a):
                     yield f"{path} includes {target}: {b} stands above {a} in {here[0]}"
+
+
+def cuda_headers(files):
+    """Sources that a machine without the CUDA toolkit compiles, and the toolkit's headers that they reach."""
+    headers = {}  # of a file: what it includes, itself or by others
+
+    def reached(path):
+        if path not in headers:
+            headers[path] = set()
+            text = ONLY_NVCC.sub("", (ROOT / path).read_text(encoding="utf-8"))
+            headers[path].update((path, header) for header in CUDA_HEADER.findall(text))
+            for target in INCLUDE.findall(text):
+                for place in (f"src/{target}", f"include/{target}", target):
+                    if place in known:
+                        headers[path] |= reached(place)
+        return headers[path]
+
+    known = set(files)
+    for path in files:
+        if path.startswith(("src/", "lab/")) and path.endswith(".cc") and not path.endswith("_cuda.cc") and "/cuda/" not in path:
+            for where, header in sorted(reached(path)):
+                yield f"{path} is compiled without CUDA, and reaches <{header}> by {where}"
 
 
 def json_parsers(files):
@@ -125,7 +149,7 @@ def main():
     files = tracked()
     if sys.argv[1:] == ["--check"]:
         parsers = list(json_parsers(files))
-        broken = list(against_order(files)) + [message for path, message in parsers if path != JSON_PARSER]
+        broken = list(against_order(files)) + list(cuda_headers(files)) + [message for path, message in parsers if path != JSON_PARSER]
         checked = sum(1 for f in files if f.startswith("src/") and f.endswith(SOURCES))
         print("\n".join(broken) or f"{checked} sources keep the rules")
         # A search that reads nothing would report no errors either.

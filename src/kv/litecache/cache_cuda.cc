@@ -118,9 +118,9 @@ bool CudaLiteCache::KeepsRows(const Step& step) const {
   // Selections of resident heads are kept in the order of the step's sequences.
   const auto decoded = [](const StepSequence& part, SequenceId id) { return part.id == id; };
   if (!std::ranges::equal(step.sequences, decoded_, decoded)) return false;
-  // Sequences whose candidates all fit keep every row that leaves the window, too.
+  // Where all candidates fit, the step before has selected nothing, or this one need not.
   return std::ranges::none_of(step.sequences, [this](const StepSequence& part) {
-    return tiers_.shape.AllFit(part.past + part.rows);
+    return tiers_.shape.AllFit(part.past) || tiers_.shape.AllFit(part.past + part.rows);
   });
 }
 

@@ -6,8 +6,6 @@
 // and the other polls are 64-bit words, released and acquired at system scope.
 #pragma once
 
-#include <vector_types.h>
-
 #include <cstddef>
 #include <cstdint>
 
@@ -15,6 +13,8 @@
 #include "ops/common/row_format.h"
 #include "ops/slots/litecache_layer_cuda.h"
 #include "ops/step/step_cuda.h"
+
+struct float2;  // CUDA's, whose headers the host's part of a transfer does not need
 
 namespace litecache::ops::cuda {
 

@@ -375,8 +375,10 @@ void Reference::Decode(SequenceId id, int64_t layer, bool keeps_rows, const floa
     const Vector exact_query(query, query + group_ * d);
     const Vector asked_query(asked, asked + group_ * d);
     const bool fits = n - recent - sink <= rows_for(n);
+    const bool did_fit = past - recent - sink <= rows_for(past);
 
-    if (settings.resident && !settings.dense && !fits && keeps_rows && !keeps_ && all_resident) {
+    if (settings.resident && !settings.dense && !fits && !did_fit && keeps_rows && !keeps_ &&
+        all_resident) {
       // What it has.
     } else if (settings.resident) {
       const bool all = settings.dense || fits;
