@@ -24,6 +24,11 @@ std::vector<uint8_t> Prefetched(const Shape& shape, const HeadPlan& plan) {
   return layers;
 }
 
+// How many layers ahead of time rows are brought; 0 where all of them are on the device.
+int64_t PulledAhead(std::span<const uint8_t> prefetched, const HeadPlan& plan) {
+  return std::ranges::count(prefetched, 1) > 0 ? LayersAhead(plan.sources) : 0;
+}
+
 }  // namespace
 
 CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
@@ -41,7 +46,7 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       block_(device),
       prefill_(device, tiers_, growth_, layers_, block_, *on_device_, pulls_, sparse),
       pulls_(device, static_cast<PinnedHost&>(*host_), options, prefetched_,
-             LayersAhead(plan.sources)),
+             PulledAhead(prefetched_, plan)),
       decode_(device, tiers_.shape, layers_, *on_device_, pulls_, options, prefetched_,
               std::move(results)) {
   if (options.measure_recall) {
