@@ -135,7 +135,8 @@ struct Request {
   // Token sequences that no answer contains.
   std::vector<std::vector<int32_t>> bad_words;
   bool ignore_eos = false;
-  bool skip_special_tokens = true;  // in the text
+  bool skip_special_tokens = true;           // in the text
+  std::vector<int32_t> kept_special_tokens;  // except these
   // -1: none; k >= 0: log-probabilities of the chosen token and of the k most likely ones.
   int logprobs = -1;
   // The same for the prompt's tokens, from the second one on (Chunk::prompt_logprobs). The whole

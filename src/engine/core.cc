@@ -310,7 +310,7 @@ void Core::StartSamples(Group* group) {
       group->samples.back().constraint = group->constraint->Clone();
     }
     if (backend_.token_text) {
-      group->samples.back().text = backend_.token_text(request.skip_special_tokens);
+      group->samples.back().text = backend_.token_text(request);
     }
     if (options_.draft_tokens > 0) {
       group->samples.back().drafts = StartDrafts(group);

@@ -39,8 +39,8 @@ using engine::Parts;
 
 class TokenizerText final : public engine::TokenText {
  public:
-  TokenizerText(std::shared_ptr<const tokenizer::Tokenizer> tokenizer, bool skip_special)
-      : stream_(std::move(tokenizer), skip_special) {}
+  TokenizerText(std::shared_ptr<const tokenizer::Tokenizer> tokenizer, const Request& request)
+      : stream_(std::move(tokenizer), request.skip_special_tokens, request.kept_special_tokens) {}
   std::string Add(int32_t token) override { return stream_.Add(token); }
   std::string Flush() override { return stream_.Flush(); }
 
@@ -73,8 +73,8 @@ class EngineImpl final : public Engine {
     backend.pool = &parts_.machine.cpu->pool();
     backend.eos_ids = parts_.eos_ids;
     if (parts_.tokenizer != nullptr) {
-      backend.token_text = [this](bool skip_special) {
-        return std::make_unique<TokenizerText>(parts_.tokenizer, skip_special);
+      backend.token_text = [this](const Request& request) {
+        return std::make_unique<TokenizerText>(parts_.tokenizer, request);
       };
     }
     backend.draft_decoder = parts_.draft_decoder.get();

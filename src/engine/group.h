@@ -35,7 +35,7 @@ class TokenText {
   virtual std::string Add(int32_t token) = 0;
   virtual std::string Flush() = 0;
 };
-using TokenTextFactory = std::function<std::unique_ptr<TokenText>(bool skip_special)>;
+using TokenTextFactory = std::function<std::unique_ptr<TokenText>(const Request& request)>;
 
 // One sample of a request, from the moment its prompt is in the cache.
 struct Sample {

@@ -151,7 +151,7 @@ std::shared_ptr<Grammar> Grammar::OfFrames(const Frames& frames,
                                            std::shared_ptr<const Vocabulary> vocabulary) {
   LC_CHECK(!frames.any.empty());
   AutomatonBuilder builder;
-  SchemaCompiler compiler(&builder, frames.tags);
+  SchemaCompiler compiler(&builder, frames.form);
   const StateId start = builder.Add(), last = builder.Add();
   const StateId first = builder.Literal(start, frames.before);
   for (const FramedSchema& frame : frames.any) {

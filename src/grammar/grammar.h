@@ -30,7 +30,7 @@ struct Frames {
   std::vector<FramedSchema> any;         // one of these; not empty
   std::optional<std::string> separator;  // set: one or more of them, with this in between
   std::string before, after;             // around all
-  std::optional<ParameterTags> tags;     // an object's fields are written in these, not as JSON
+  ArgumentForm form;                     // how the values are written
 };
 
 // What surrounds a model's thoughts.

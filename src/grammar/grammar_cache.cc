@@ -21,10 +21,12 @@ std::shared_ptr<const TokenConstraint> GrammarCache::OfObject() {
 
 std::shared_ptr<const TokenConstraint> GrammarCache::OfFrames(const Frames& frames) {
   Json key = {frames.separator ? Json(*frames.separator) : Json(), frames.before, frames.after};
-  if (const auto& tags = frames.tags) {
+  if (const auto& tags = frames.form.tags) {
     key.push_back(
         {tags->name, tags->name_end, tags->value, tags->end, tags->lines, tags->separator});
   }
+  if (const auto& quotes = frames.form.quotes) key.push_back({quotes->text, quotes->control});
+  if (frames.form.keywords) key.push_back("keywords");
   for (const FramedSchema& frame : frames.any) {
     key.push_back({{"before", frame.before}, {"schema", frame.schema}, {"after", frame.after}});
   }

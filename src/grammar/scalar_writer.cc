@@ -8,9 +8,13 @@
 #include "grammar/decimal.h"
 #include "grammar/pattern.h"
 #include "grammar/schema_keywords.h"
+#include "grammar/vocabulary.h"
 
 namespace litecache::grammar {
 namespace {
+
+// Characters of names of fields without quotes.
+const CharacterSet kBareNames = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 
 // Formats that restrict the text; others are annotations, which is JSON Schema's default.
 const std::map<std::string, std::string, std::less<>>& Formats() {
@@ -66,9 +70,12 @@ std::optional<CharacterAutomaton> ScalarWriter::Pattern(const Subschema& s) {
 }
 
 void ScalarWriter::String(const Subschema& s, StateId from, StateId to) {
-  if (!s.schema.is_object()) return PlainString(0, kUnlimited, from, to);
+  const bool any = !s.schema.is_object();
+  if (any && quotes_) return Quoted(AllBut({}), 0, kUnlimited, from, to);
+  if (any) return PlainString(0, kUnlimited, from, to);
   const uint32_t min = Count(s, "minLength", 0), max = Count(s, "maxLength", kUnlimited);
   const auto pattern = Pattern(s);
+  if (quotes_) return Quoted(pattern.value_or(AllBut({})), min, max, from, to);
   if (!pattern) return PlainString(min, max, from, to);
   const StateId open = builder_.Literal(from, "\"");
   const StateId close = builder_.Add();
@@ -145,6 +152,46 @@ void ScalarWriter::PlainString(uint32_t min, uint32_t max, StateId from, StateId
   }
 }
 
+std::string ScalarWriter::Quote() const {
+  return (quotes_->control ? std::string(1, kControl) : "") + std::string(quotes_->text);
+}
+
+void ScalarWriter::Quoted(const CharacterAutomaton& characters, uint32_t min, uint32_t max,
+                          StateId from, StateId to) {
+  const StateId close = builder_.Add();
+  plain_.All(builder_.Literal(from, Quote()), Without(ToCharacters(quotes_->text), characters), min,
+             max, close);
+  builder_.Literal(close, Quote(), to);
+}
+
+std::optional<std::string> ScalarWriter::Name(const std::string& name) const {
+  if (!quotes_) return Json(name).dump();
+  constexpr std::string_view kBlanks = " \n\r\t";
+  const bool bare = !name.empty() && name.find_first_of(":,{}[]<>\"\n\r\t") == std::string::npos &&
+                    kBlanks.find(name.front()) == std::string_view::npos &&
+                    kBlanks.find(name.back()) == std::string_view::npos;
+  return bare ? std::optional(name) : std::nullopt;
+}
+
+std::optional<std::string> ScalarWriter::Text(const Json& value) const {
+  if (!quotes_ || !(value.is_string() || value.is_structured())) return value.dump();
+  if (value.is_string()) {
+    const auto& text = value.get_ref<const std::string&>();
+    if (text.find(quotes_->text) != std::string::npos) return std::nullopt;
+    return Quote() + text + Quote();
+  }
+  std::string text(value.is_object() ? "{" : "[");
+  for (const auto& [key, element] : value.items()) {
+    const auto name = value.is_object() ? Name(key) : std::optional<std::string>();
+    const auto written = Text(element);
+    if (!written || (value.is_object() && !name)) return std::nullopt;
+    if (text.size() > 1) text += ',';
+    if (name) text += *name + ':';
+    text += *written;
+  }
+  return text + (value.is_object() ? '}' : ']');
+}
+
 StateId ScalarWriter::Key(const std::vector<std::string>& but) {
   std::string name = "key";
   for (const std::string& other : but) name += Json(other).dump();
@@ -152,14 +199,30 @@ StateId ScalarWriter::Key(const std::vector<std::string>& but) {
   if (rule != 0) return rule;
   rule = builder_.Add();
   const StateId end = builder_.AddEnd();
+  std::vector<std::u32string> texts;
+  texts.reserve(but.size());
+  for (const std::string& other : but) texts.push_back(ToCharacters(other));
+  if (quotes_) {
+    // In quotes, or of characters that need none.
+    Quoted(AllBut(texts), 0, kUnlimited, rule, end);
+    texts.emplace_back();
+    CharacterAutomaton bare = AllBut(texts);
+    const CharacterSet others = kBareNames.Complement();
+    for (CharacterAutomaton::Node& node : bare.nodes) {
+      for (CharacterAutomaton::Edge& edge : node.edges) {
+        CharacterSet left_out = edge.characters.Complement();
+        left_out.Add(others);
+        edge.characters = left_out.Complement();
+      }
+    }
+    plain_.All(shared_[name], bare, 1, kUnlimited, end);
+    return shared_[name];
+  }
   if (but.empty()) {
     PlainString(0, kUnlimited, rule, end);
     return shared_[name];
   }
   // Characters have only one notation here, so that no escape can spell one of the names.
-  std::vector<std::u32string> texts;
-  texts.reserve(but.size());
-  for (const std::string& other : but) texts.push_back(ToCharacters(other));
   const StateId open = builder_.Literal(rule, "\"");
   const StateId close = builder_.Add();
   characters_.All(open, AllBut(texts), 0, kUnlimited, close);

@@ -1,6 +1,7 @@
 #include "grammar/schema_compiler.h"
 
 #include <algorithm>
+#include <cctype>
 #include <set>
 
 #include "base/error.h"
@@ -25,7 +26,7 @@ StateId SchemaCompiler::Compile(const Json& root) {
   document_ = &document;
   rules_.clear();  // references refer to this document
   rule_bytes_left_ = kRuleBytes + kRuleBytesGrowth * root.dump().size();
-  const StateId start = Rule({root, "#"}, tags_ ? kParameters : kJson);
+  const StateId start = Rule({root, "#"}, root_form_);
   while (!pending_.empty()) {
     const Pending rule = std::move(pending_.front());
     pending_.pop_front();
@@ -120,8 +121,8 @@ void SchemaCompiler::WriteChoices(const Subschema& s, const char* keyword, Form 
 }
 
 void SchemaCompiler::WriteConstants(const Subschema& s, Form form, StateId from, StateId to) {
-  if (form == kParameters) {
-    throw Unsupported("{}: const and enum are not supported for arguments in tags", s.path);
+  if (form == kParameters || form == kKeywords) {
+    throw Unsupported("{}: const and enum are not supported for these arguments", s.path);
   }
   for (const auto& [keyword, value] : s.schema.items()) {
     if (IsAnnotation(keyword) || keyword == "type" || keyword == "const" || keyword == "enum") {
@@ -145,12 +146,12 @@ void SchemaCompiler::WriteConstants(const Subschema& s, Form form, StateId from,
       return std::find(types.begin(), types.end(), name) != types.end();
     };
     if (!is(type.c_str()) && !(type == "integer" && is("number"))) continue;
-    std::string text = value.dump();
+    auto text = scalars_.Text(value);
     if (form == kParameter && value.is_string()) {
       text = value.get<std::string>();
-      if (text.find(tags_->end) != std::string::npos) continue;
+      if (text->find(tags_->end) != std::string::npos) continue;
     }
-    texts.insert(std::move(text));
+    if (text) texts.insert(*std::move(text));
   }
   const StateId after = form == kParameter ? ParameterEnd(to) : to;
   builder_.Literals(from, texts, after);
@@ -158,9 +159,9 @@ void SchemaCompiler::WriteConstants(const Subschema& s, Form form, StateId from,
 
 void SchemaCompiler::WriteType(const Subschema& s, const std::string& type, Form form, StateId from,
                                StateId to) {
-  if (form == kParameters) {
-    if (type == "object") WriteParameters(s, from, to);
-    return;
+  if (form == kParameters || form == kKeywords) {
+    if (type != "object") return;
+    return form == kParameters ? WriteParameters(s, from, to) : WriteObject(s, form, from, to);
   }
   if (form == kParameter) {
     to = ParameterEnd(to);
@@ -173,7 +174,7 @@ void SchemaCompiler::WriteType(const Subschema& s, const std::string& type, Form
   }
   if (type == "string") return scalars_.String(s, from, to);
   if (type == "array") return WriteArray(s, from, to);
-  if (type == "object") return WriteObject(s, from, to);
+  if (type == "object") return WriteObject(s, kJson, from, to);
   scalars_.Number(s, type == "integer", from, to);
 }
 
@@ -236,11 +237,26 @@ void SchemaCompiler::WriteArray(const Subschema& s, StateId from, StateId to) {
   }
 }
 
-void SchemaCompiler::WriteMember(StateId from, StateId key, StateId value, StateId to) {
+std::string SchemaCompiler::Name(const std::string& name, Form form,
+                                 const std::string& path) const {
+  if (form == kKeywords) {
+    const bool word = std::all_of(name.begin(), name.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_' || c >= 0x80;
+    });
+    if (word && !name.empty()) return name;
+    throw Unsupported("{}: this name cannot be that of an argument", path);
+  }
+  const auto written = scalars_.Name(name);
+  if (!written) throw Unsupported("{}: this name cannot be written without quotes", path);
+  return *written;
+}
+
+void SchemaCompiler::WriteMember(Form form, StateId from, StateId key, StateId value, StateId to) {
   const StateId colon = builder_.Add(), space = builder_.Add(), begin = builder_.Add();
   builder_.Call(from, key, colon);
-  builder_.Byte(colon, ':', space);
-  builder_.Call(space, AtMostOne(" "), begin);
+  builder_.Byte(colon, form == kKeywords ? '=' : ':', space);
+  if (form == kKeywords) builder_.Jump(space, begin);
+  if (form != kKeywords) builder_.Call(space, AtMostOne(" "), begin);
   builder_.Call(begin, value, to);
 }
 
@@ -274,10 +290,16 @@ SchemaCompiler::Properties SchemaCompiler::PropertiesOf(const Subschema& s) cons
   return {std::move(properties), std::move(required), std::move(more)};
 }
 
-void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
-  if (!s.schema.is_object()) return WriteMap(s, true, from, to);
-  const auto [properties, required, more] = PropertiesOf(s);
-  if (properties.empty()) return WriteMap(s, more, from, to);
+void SchemaCompiler::WriteObject(const Subschema& s, Form form, StateId from, StateId to) {
+  const bool keywords = form == kKeywords;
+  if (!s.schema.is_object()) {
+    return keywords ? builder_.Literal(from, "()", to) : WriteMap(s, true, from, to);
+  }
+  auto [properties, required, more] = PropertiesOf(s);
+  if (keywords) more = false;  // names that the schema does not have are not written
+  if (properties.empty()) {
+    return keywords ? builder_.Literal(from, "()", to) : WriteMap(s, more, from, to);
+  }
   for (const char* keyword : {"minProperties", "maxProperties"}) {
     if (!s.schema.contains(keyword)) continue;
     const uint32_t count = Count(s, keyword, 0);
@@ -288,7 +310,8 @@ void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
   }
 
   // Before member i: `first` has no member before it; `next` has one and needs a comma.
-  StateId first = builder_.Literal(from, "{");
+  const char close_bracket = keywords ? ')' : '}';
+  StateId first = builder_.Literal(from, keywords ? "(" : "{");
   StateId next = builder_.Add();
   StateId comma = builder_.Add();  // after the comma, where member i or a later one may begin
   const StateId open_space = builder_.Add();
@@ -305,9 +328,9 @@ void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
     const StateId member = builder_.Add();
     const StateId after = builder_.Add(), after_comma = builder_.Add();
     const StateId key = builder_.Add(), key_end = builder_.AddEnd();
-    builder_.Literal(key, Json(name).dump(), key_end);
-    WriteMember(member, key, Rule({schema, PathOf(s.path + "/properties", PointerPart(name))}),
-                after);
+    const std::string path = PathOf(s.path + "/properties", PointerPart(name));
+    builder_.Literal(key, Name(name, form, path), key_end);
+    WriteMember(form, member, key, Rule({schema, path}), after);
     builder_.Jump(first, member);
     if (begun) builder_.Jump(comma, member);
     behind_comma(after, after_comma);
@@ -336,7 +359,7 @@ void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
     const StateId member = builder_.Add(), after = builder_.Add();
     std::set<std::string> names;
     for (const auto& [name, schema] : properties) names.insert(name);
-    WriteMember(member, scalars_.Key({names.begin(), names.end()}),
+    WriteMember(kJson, member, scalars_.Key({names.begin(), names.end()}),
                 Rule({more, s.path + "/additionalProperties"}), after);
     builder_.Jump(first, member);
     builder_.Jump(comma, member);
@@ -346,10 +369,10 @@ void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
     builder_.Jump(after, merged);
     next = merged;
   }
-  if (may_be_empty) builder_.Byte(open, '}', to);
+  if (may_be_empty) builder_.Byte(open, close_bracket, to);
   const StateId close = builder_.Add();
   builder_.Call(next, Space(), close);
-  builder_.Byte(close, '}', to);
+  builder_.Byte(close, close_bracket, to);
 }
 
 void SchemaCompiler::WriteParameters(const Subschema& s, StateId from, StateId to) {
@@ -402,11 +425,11 @@ void SchemaCompiler::WriteMap(const Subschema& s, const Json& values, StateId fr
     const StateId member = builder_.Add();
     builder_.Call(comma, Space(), member);
     if (i == counted) {
-      WriteMember(member, key, value, state);
+      WriteMember(kJson, member, key, value, state);
       break;
     }
     const StateId next = builder_.Add();
-    WriteMember(member, key, value, next);
+    WriteMember(kJson, member, key, value, next);
     state = next;
   }
 }
@@ -423,6 +446,7 @@ StateId SchemaCompiler::Space() {
   rule = builder_.Add();
   const StateId end = builder_.AddEnd();
   builder_.Jump(rule, end);
+  if (!spaces_) return rule;
   builder_.Byte(rule, ' ', end);
   const StateId line = builder_.Literal(rule, "\n");
   builder_.Jump(line, end);
@@ -443,6 +467,7 @@ StateId SchemaCompiler::AtMostOne(std::string_view characters) {
   rule = builder_.Add();
   const StateId end = builder_.AddEnd();
   builder_.Jump(rule, end);
+  if (!spaces_) return rule;
   for (const char c : characters) builder_.Byte(rule, c, end);
   return rule;
 }

@@ -22,10 +22,15 @@ namespace litecache::grammar {
 // space, ...). Never a text whose value the schema forbids.
 class SchemaCompiler {
  public:
-  // tags: those in which an object's fields are written; none: as JSON.
-  explicit SchemaCompiler(AutomatonBuilder* builder,
-                          const std::optional<ParameterTags>& tags = std::nullopt)
-      : builder_(*builder), scalars_(builder), tags_(tags) {}
+  // form: in which a value that Compile() is given is written.
+  explicit SchemaCompiler(AutomatonBuilder* builder, const ArgumentForm& form = {})
+      : builder_(*builder),
+        scalars_(builder, form.quotes),
+        tags_(form.tags),
+        root_form_(form.tags       ? kParameters
+                   : form.keywords ? kKeywords
+                                   : kJson),
+        spaces_(!form.quotes) {}
 
   // Returns the callee for a value of the schema; references must stay within the same document.
   // Throws InvalidArgument for malformed schemas and Unsupported for keywords that are not
@@ -41,6 +46,7 @@ class SchemaCompiler {
     kJson,
     kParameters,  // the fields of an object as parameters in tags
     kParameter,   // one of their values, up to the end of its tag
+    kKeywords,    // the fields of an object as arguments of a call
   };
   struct Pending {
     Subschema subschema;
@@ -63,10 +69,12 @@ class SchemaCompiler {
   void WriteType(const Subschema& s, const std::string& type, Form form, StateId from, StateId to);
   void WriteArray(const Subschema& s, StateId from, StateId to);
   Properties PropertiesOf(const Subschema& s) const;
-  void WriteObject(const Subschema& s, StateId from, StateId to);
+  void WriteObject(const Subschema& s, Form form, StateId from, StateId to);
   void WriteParameters(const Subschema& s, StateId from, StateId to);
   void WriteMap(const Subschema& s, const Json& values, StateId from, StateId to);
-  void WriteMember(StateId from, StateId key, StateId value, StateId to);
+  void WriteMember(Form form, StateId from, StateId key, StateId value, StateId to);
+  // The name of an object's field; throws Unsupported where it cannot be written.
+  std::string Name(const std::string& name, Form form, const std::string& path) const;
 
   // The state after a parameter's value.
   StateId ParameterEnd(StateId to);
@@ -78,6 +86,8 @@ class SchemaCompiler {
   AutomatonBuilder& builder_;
   ScalarWriter scalars_;
   const std::optional<ParameterTags> tags_;
+  const Form root_form_;
+  const bool spaces_;  // there may be white space
   const SchemaDocument* document_ = nullptr;
   std::map<std::pair<std::string, Form>, StateId> rules_;  // keyed by the schema's text
   size_t rule_bytes_left_ = 0;

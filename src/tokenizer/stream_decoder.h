@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "tokenizer/tokenizer.h"
 
@@ -13,10 +14,12 @@ class DecodeChain;
 
 // Returns each token's text as soon as later tokens cannot change it. The concatenation of all
 // results equals Tokenizer::Decode of all ids, byte by byte, and no result splits a character:
-// bytes of an incomplete character wait for the rest of it.
+// bytes of an incomplete character wait for the rest of it. `kept`: special tokens that
+// skip_special does not leave out.
 class StreamDecoder {
  public:
-  StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special);
+  StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special,
+                std::vector<int32_t> kept = {});
   ~StreamDecoder();
   StreamDecoder(StreamDecoder&&) noexcept;
   StreamDecoder& operator=(StreamDecoder&&) noexcept;
@@ -29,6 +32,7 @@ class StreamDecoder {
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;
   bool skip_special_;
+  std::vector<int32_t> kept_;
   std::unique_ptr<DecodeChain> chain_;
 };
 

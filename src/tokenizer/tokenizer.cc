@@ -129,15 +129,17 @@ bool Tokenizer::IsSpecial(int32_t id) const {
   return token != nullptr && impl_->added.IsSpecialContent(token->content);
 }
 
-StreamDecoder::StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special)
-    : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}
+StreamDecoder::StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special,
+                             std::vector<int32_t> kept)
+    : tokenizer_(std::move(tokenizer)), skip_special_(skip_special), kept_(std::move(kept)) {}
 StreamDecoder::~StreamDecoder() = default;
 StreamDecoder::StreamDecoder(StreamDecoder&&) noexcept = default;
 StreamDecoder& StreamDecoder::operator=(StreamDecoder&&) noexcept = default;
 
 std::string StreamDecoder::Add(int32_t id) {
   if (chain_ == nullptr) chain_ = std::make_unique<DecodeChain>(*tokenizer_->impl_->decoder);
-  const std::string* token = tokenizer_->impl_->DecoderText(id, skip_special_);
+  const bool skip = skip_special_ && std::find(kept_.begin(), kept_.end(), id) == kept_.end();
+  const std::string* token = tokenizer_->impl_->DecoderText(id, skip);
   if (token == nullptr) return {};
   chain_->Put(*token);
   return chain_->Take();

@@ -49,7 +49,7 @@ struct Fixture {
   Core& Start() {
     Backend backend{&rig.device, rig.stream.get(), &rig.decoder, rig.cache.get(),
                     &rig.device.pool()};
-    backend.token_text = [](bool) { return std::make_unique<ToyText>(); };
+    backend.token_text = [](const Request&) { return std::make_unique<ToyText>(); };
     backend.eos_ids = eos_ids;
     backend.draft_decoder = draft_decoder.get();
     backend.draft_cache = draft_cache.get();

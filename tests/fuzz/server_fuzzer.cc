@@ -15,7 +15,10 @@
 #include "server/api/answer.h"
 #include "server/api/endpoints.h"
 #include "server/api/error.h"
+#include "server/api/gemma_calls.h"
 #include "server/api/harmony.h"
+#include "server/api/json_calls.h"
+#include "server/api/python_calls.h"
 #include "server/api/xml_calls.h"
 #include "server/http/request_reader.h"
 
@@ -186,9 +189,24 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   TryBody(bytes);
   TryAnswer(bytes, [] { return HarmonyAnswer(kHarmonyPrompt, std::set<std::string>{"f"}, 2); });
-  for (const ToolFormat format :
-       {ToolFormat::kXml, ToolFormat::kGlm45, ToolFormat::kGlm47, ToolFormat::kMiniMax}) {
-    TryAnswer(bytes, [&] { return XmlCallParser(*CallTagsOf(format), XmlTypes(), 2); });
+  for (int i = 0; i <= static_cast<int>(ToolFormat::kHarmony); ++i) {
+    const auto format = static_cast<ToolFormat>(i);
+    if (const CallTags* tags = CallTagsOf(format)) {
+      TryAnswer(bytes, [&] { return XmlCallParser(*tags, XmlTypes(), 2); });
+    }
+    if (const JsonTags* tags = JsonTagsOf(format)) {
+      TryAnswer(bytes, [&] { return JsonCallParser(*tags, {"f"}, 2); });
+    }
+  }
+  TryAnswer(bytes, [] { return GemmaCallParser(2); });
+  TryAnswer(bytes, [] { return PythonCallParser(2); });
+  for (const char* chat_template :
+       {"<think>", "<think><answer>", "<|START_THINKING|><|START_RESPONSE|>", "<|inner_prefix|>",
+        "<|channel>thought"}) {
+    for (const Thinking thinking :
+         {Thinking::kNone, Thinking::kMaybe, Thinking::kOpen, Thinking::kSaid}) {
+      TryAnswer(bytes, [&] { return ThoughtSplitter(thinking, ThinkTagsOf(chat_template)); });
+    }
   }
   RequestReader reader({4096, 65536});
   std::string pending;

@@ -277,7 +277,7 @@ constexpr ParameterTags kLines = {.name = "<parameter=",
 std::shared_ptr<Grammar> OfTags(const std::string& schema, const ParameterTags& tags = kLines) {
   Frames frames;
   frames.any = {{"<f>\n", Json::parse(schema), "</f>"}};
-  frames.tags = tags;
+  frames.form.tags = tags;
   return Grammar::OfFrames(frames, ByteVocabulary());
 }
 

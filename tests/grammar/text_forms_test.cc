@@ -110,5 +110,74 @@ TEST(TextForms, ControlTokensAreAllowedWhereAGrammarNamesThem) {
   }
 }
 
+TEST(TextForms, JsonMayHaveOtherQuotes) {
+  const auto of = [](const char* schema, bool control) {
+    Frames frames;
+    frames.any = {{"f", Json::parse(schema), ";"}};
+    frames.form.quotes = {"<q>", control};
+    return Grammar::OfFrames(frames, ByteVocabulary());
+  };
+  const char* schema = R"({"type": "object", "required": ["city"], "properties": {
+      "city": {"type": "string", "maxLength": 5}, "days": {"type": "integer"},
+      "the tags": {"type": "array", "items": {"enum": ["a", null, ["b", {"c": "<q>"}], {"d e": "f"}]}},
+      "code": {"type": "string", "pattern": "^[a-c\"]+$"}, "more": {"type": "object"}}})";
+  const auto grammar = of(schema, false);
+  const auto accepts = [&](const std::string& text) { return Accepts(*grammar, "f" + text + ";"); };
+  for (const char* text :
+       {"{city:<q><q>}", "{city:<q>Par\\\"<q>,days:-3}", "{city:<q>\n<q<q>,the tags:[]}",
+        "{city:<q>x<q>,the tags:[<q>a<q>,null,{d e:<q>f<q>}],code:<q>a\"b<q>}",
+        "{city:<q>x<q>,more:{<q>a:b<q>:[1,{}],<q><q>:true,a_B1:null}}"}) {
+    EXPECT_TRUE(accepts(text)) << text;
+  }
+  for (const char* text :
+       {"{}", "{city:\"x\"}", "{\"city\":<q>x<q>}", "{city: <q>x<q>}", "{city:<q>x<q>, days:1}",
+        "{city:<q>longer<q>}", "{city:<q>a<q>b<q>}", "{city:<q>x<q>,days:<q>1<q>}",
+        "{city:<q>x<q>,the tags:[[<q>b<q>,{c:<q><q><q>}]]}", "{city:<q>x<q>,code:<q>d<q>}",
+        "{city:<q>x<q>,more:{a b:1}}", "{city:<q>x<q>,more:{:1}}"}) {
+    EXPECT_FALSE(accepts(text)) << text;
+  }
+  // As a control token, which no text of the same letters replaces.
+  const auto control = of(schema, true);
+  EXPECT_TRUE(Accepts(*control, "f{city:\xFF<q>ab\xFF<q>,days:1};"));
+  EXPECT_FALSE(Accepts(*control, "f{city:<q>ab<q>};"));
+  EXPECT_FALSE(Accepts(*control, "f{city:\xFF<q>a<q>\xFF<q>};"));
+  for (const char* name : {"", "a:b", " a", "a,", "{", "a\"", "<a"}) {
+    EXPECT_ERROR(of(Json{{"type", "object"}, {"properties", {{name, true}}}}.dump().c_str(), false),
+                 Unsupported, "without quotes");
+  }
+  // Names that are not known are in quotes, and no known one is among them.
+  const auto open = of(R"({"type": "object", "properties": {"a": {"type": "null"}},
+                           "additionalProperties": {"type": "integer"}})",
+                       false);
+  EXPECT_TRUE(Accepts(*open, "f{a:null,<q>b<q>:1,aa:2};"));
+  EXPECT_FALSE(Accepts(*open, "f{<q>a<q>:1};"));
+  EXPECT_FALSE(Accepts(*open, "f{a:1};"));
+}
+
+TEST(TextForms, ArgumentsMayHaveKeywords) {
+  const auto of = [](const char* schema) {
+    Frames frames;
+    frames.any = {{"f", Json::parse(schema), ""}, {"ping", true, ""}};
+    frames.before = "<";
+    frames.after = ">";
+    frames.separator = "\n";
+    frames.form.keywords = true;
+    return Grammar::OfFrames(frames, ByteVocabulary());
+  };
+  const auto grammar = of(R"({"type": "object", "required": ["b"], "additionalProperties": true,
+      "properties": {"a": {"type": "integer"}, "b": {"type": "string"}, "c_1": {"type": "object"}}})");
+  for (const char* text : {"<f(b=\"x)\")>", "<f(a=1, b=\"\\n\", c_1={\"x\": [1]})>",
+                           "<f(a=1,b=\"\")\nping()\nf(b=\"\")>"}) {
+    EXPECT_TRUE(Accepts(*grammar, text)) << text;
+  }
+  for (const char* text : {"<f()>", "<f(a=1)>", "<f(b='x')>", "<f(\"b\"=\"x\")>", "<f(b:\"x\")>",
+                           "<f(b=\"x\", d=1)>", "<ping(a=1)>", "<f(b=\"x\"),ping()>", "<>"}) {
+    EXPECT_FALSE(Accepts(*grammar, text)) << text;
+  }
+  EXPECT_ERROR(of(R"({"type": "object", "properties": {"a b": true}})"), Unsupported,
+               "cannot be that of an argument");
+  EXPECT_ERROR(of(R"({"enum": [{}]})"), Unsupported, "not supported for these arguments");
+}
+
 }  // namespace
 }  // namespace litecache::grammar

@@ -1,25 +1,22 @@
-// Calls with their arguments in tags, as GLM and MiniMax-M2 write them: taken apart in all pieces;
-// and that templates, grammars and parsers agree on each form.
+// Calls with their arguments in tags, as GLM, MiniMax-M2 and Seed-OSS write them: taken apart in
+// all pieces.
 #include "server/api/call_tags.h"
 
 #include <gmock/gmock.h>
 
 #include <chrono>
 
-#include "grammar/grammar_testing.h"
 #include "server/api/answer_parser.h"
 #include "server/api/xml_calls.h"
 #include "server/call_templates.h"
 #include "server/every_cut.h"
 #include "server/tool_events.h"
 #include "test_seed.h"
-#include "tokenizer/chat_template.h"
 
 namespace litecache::testing {
 namespace {
 
 using server::AnswerParser;
-using server::CallTags;
 using server::CallTagsOf;
 using server::CallTypes;
 using server::Thinking;
@@ -118,6 +115,36 @@ TEST_F(CallsInTags, OfMiniMaxStandBetweenText) {
       "<invoke name=\"get_weather\"> hm <b> <parameter name=\"\"> <parameter name=\"a\nb\">"
       "<parameter name=\"a>\"><parameter name=\"city\">x</parameter> </invoke>",
       "|get_weather|{\"city\": \"x\"}");
+}
+
+TEST_F(CallsInTags, OfSeedStandBetweenText) {
+  Expect(
+      ToolFormat::kSeed,
+      "I look.\n<seed:tool_call>\n<function=get_weather>\n<parameter=city>New\nYork\n</parameter>"
+      "\n<parameter=days>3</parameter>\n</function>\n</seed:tool_call>\n<seed:tool_call>\n"
+      "<function=ping>\n</function>\n</seed:tool_call>\nDone. \n",
+      "I look.|get_weather|{\"city\": \"New\\nYork\\n\", \"days\": 3}|ping|{}|\nDone.");
+  for (const std::string text :
+       {"<seed:tool_call> is a tag", "<tool_call>\n<tool_call>", "<seed:tool_call>\n{\"name\""}) {
+    Expect(ToolFormat::kSeed, text, text);
+  }
+}
+
+TEST_F(CallsInTags, ValuesMayBeWrittenAsInPython) {
+  const auto expect = [&](const std::string& value, const std::string& json) {
+    ExpectValue("where", value, json);
+    ExpectValue("tags", value, json);
+  };
+  expect("{'lat': 1.5, \"b's\": [None, True, (), (-2e5,)],}",
+         R"({"lat": 1.5, "b's": [null, true, [], [-2e5]]})");
+  expect(R"(['\'', "\n\\n\u00e9\x41\q\U0001F600"])", R"(["'", "\n\\néA\\q😀"])");
+  // What Python would not read is a string.
+  for (const std::string text : {"['a'", "['a' 'b']", "[a]", "{1: 2}", "{'a'}", "[1,,2]", "['\n']",
+                                 "['\\ud800']", "[1] 2", "[inf]", "[", "{", "("}) {
+    ExpectValue("where", text, Json(text).dump());
+  }
+  const std::string deep = std::string(200, '[') + "'a'" + std::string(200, ']');
+  ExpectValue("where", deep, Json(deep).dump());
 }
 
 TEST_F(CallsInTags, ValuesAreWhatStandsBetweenTheirTags) {
@@ -361,112 +388,6 @@ TEST_F(CallsInTags, TakeTimeInProportionToTheirLength) {
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(5));
 }
-
-TEST(CallTemplates, TellTheForm) {
-  for (const CallTemplate& form : CallTemplates()) {
-    EXPECT_EQ(server::DetectToolFormat(form.source), form.format) << form.name;
-  }
-}
-
-// Random calls, as the model's template repeats them: the parser finds the same in them, and the
-// grammar of required calls allows them.
-class RandomCalls : public ::testing::TestWithParam<CallTemplate> {
- protected:
-  // Without the tags that no string may contain.
-  std::string Text() {
-    const std::vector<std::string> parts = {
-        "a",  "B 1",         " ",          "\n", "\"",   "\\", "é",         "\u2600",        "<",
-        "</", "<tool_call>", "</arg_key>", "{",  "true", ">",  "</invoke>", "</function>\n", "5"};
-    std::string text;
-    for (size_t count = random_() % 6; count > 0; --count) text += parts[random_() % parts.size()];
-    return text;
-  }
-  Json Value(const std::string& type) {
-    if (type == "string") return Text();
-    if (type == "integer") return static_cast<int64_t>(random_() % 2001) - 1000;
-    if (type == "number") return static_cast<double>(random_() % 4001) / 4 + 0.25;
-    if (type == "array") return Json::array({Text(), nullptr, random_() % 2 == 0, Text()});
-    return {{"deep", Text()}, {"n", static_cast<int64_t>(random_() % 9)}};
-  }
-
-  std::mt19937_64 random_ = TestRandom(65);
-};
-
-TEST_P(RandomCalls, AreReadAsTheyWereMade) {
-  const Json tools = Json::parse(R"([
-      {"type": "function", "function": {"name": "get-it.2", "description": "", "parameters":
-          {"type": "object", "properties": {
-              "text": {"type": "string"}, "count": {"type": "integer"}, "size": {"type": "number"},
-              "list": {"type": "array"}, "the thing": {"type": "object"}, "last": {"type": "string"}}}}},
-      {"type": "function", "function": {"name": "ping", "description": "", "parameters":
-          {"type": "object", "properties": {}}}}])");
-  const CallTags& tags = *CallTagsOf(GetParam().format);
-  grammar::Frames frames;
-  frames.tags = tags.parameter;
-  frames.before = tags.BeforeCalls();
-  frames.after = tags.AfterCalls();
-  frames.separator = tags.Separator();
-  for (const Json& tool : tools) {
-    const Json& function = tool["function"];
-    frames.any.push_back({tags.BeforeArguments(function["name"].get<std::string>()),
-                          function["parameters"], tags.AfterArguments()});
-  }
-  const auto allowed = grammar::Grammar::OfFrames(frames, grammar::ByteVocabulary());
-  const auto types = std::make_shared<const CallTypes>(server::TypesOfCalls(tools));
-  const tokenizer::ChatTemplate chat_template(GetParam().source);
-  tokenizer::ChatTemplateOptions options;
-  options.tools = tools;
-  options.add_generation_prompt = false;
-
-  for (int round = 0; round < 200; ++round) {
-    Json calls = Json::array();
-    std::string expected = "Here.";
-    for (size_t count = 1 + random_() % 3; count > 0; --count) {
-      const Json& function = tools[random_() % 2]["function"];
-      Json arguments = Json::object();
-      for (const auto& [name, schema] : function["parameters"]["properties"].items()) {
-        if (random_() % 2 == 0) arguments[name] = Value(schema["type"].get<std::string>());
-      }
-      expected += "|" + function["name"].get<std::string>() + "|" + arguments.dump();
-      calls.push_back({{"type", "function"},
-                       {"function", {{"name", function["name"]}, {"arguments", arguments}}}});
-    }
-    const std::string prompt = chat_template.Apply(
-        Json::array({{{"role", "user"}, {"content", "Q"}},
-                     {{"role", "assistant"}, {"content", "Here."}, {"tool_calls", calls}}}),
-        options);
-    // The answer in the prompt, and the calls alone.
-    const size_t begin = prompt.find("Here."), end = prompt.rfind(tags.close) + tags.close.size();
-    const std::string answer = prompt.substr(begin, end - begin);
-    const std::string written = answer.substr(answer.find('<'));
-    EXPECT_TRUE(Accepts(*allowed, written)) << written;
-
-    XmlCallParser parser(tags, types, 10);
-    std::vector<ToolEvent> events, parts;
-    for (size_t at = 0; at < answer.size();) {
-      const size_t size = 1 + random_() % 9;
-      parser.Add(std::string_view(answer).substr(at, size), &events);
-      at += size;
-    }
-    parser.Finish(&events);
-    // Arguments are compared as values.
-    for (ToolEvent& event : events) {
-      const bool goes_on = !parts.empty() && event.kind == parts.back().kind;
-      if (goes_on && event.kind != ToolEvent::kBegin) {
-        parts.back().text += event.text;
-      } else {
-        parts.push_back(event);
-      }
-    }
-    for (ToolEvent& event : parts) {
-      if (event.kind == ToolEvent::kArguments) event.text = Json::parse(event.text).dump();
-    }
-    EXPECT_EQ(Joined(parts), expected) << answer;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Templates, RandomCalls, ::testing::ValuesIn(CallTemplates()),
-                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace litecache::testing

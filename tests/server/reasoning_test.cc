@@ -6,8 +6,11 @@
 
 #include "server/api/answer_parser.h"
 #include "server/api/anthropic_format.h"
+#include "server/api/json_calls.h"
 #include "server/api/responses_format.h"
+#include "server/every_cut.h"
 #include "server/test_server.h"
+#include "server/tool_events.h"
 #include "source_directory.h"
 #include "temporary_directory.h"
 #include "test_seed.h"
@@ -16,8 +19,9 @@ namespace litecache::testing {
 namespace {
 
 using server::AnswerParser;
+using server::JsonCallParser;
 using server::Thinking;
-using server::ToolCallParser;
+using server::ThinkTags;
 using server::ToolEvent;
 using server::ToolFormat;
 
@@ -28,9 +32,10 @@ struct Split {
 
 Split Parse(Thinking thinking, const std::string& answer, size_t longest, std::mt19937_64& random,
             bool tools = false, const server::ThinkTags& tags = {}) {
-  std::unique_ptr<ToolCallParser> calls;
+  std::unique_ptr<JsonCallParser> calls;
   if (tools) {
-    calls = std::make_unique<ToolCallParser>(ToolFormat::kHermes, std::set<std::string>{"f"}, 10);
+    calls = std::make_unique<JsonCallParser>(*server::JsonTagsOf(ToolFormat::kHermes),
+                                             std::set<std::string>{"f"}, 10);
   }
   AnswerParser parser(std::make_unique<server::TaggedAnswer>(thinking, tags, std::move(calls)));
   std::vector<ToolEvent> events;
@@ -87,10 +92,66 @@ TEST(Reasoning, IsSplitFromTheAnswerInAllPieces) {
     }
   }
   EXPECT_EQ(server::ThinkTagsOf("no thoughts").open, "<think>");
+  EXPECT_EQ(server::ThinkTagsOf("<think> <response>").answer, "<response>");
+  EXPECT_EQ(server::ThinkTagsOf("<think> <response> <minimax:tool_call>").answer, "");
   // A call that is only thought of is none.
   const std::string call = "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
   EXPECT_EQ(Parse(maybe, "<think>" + call + "</think>So: " + call, 3, random, true),
             (Split{call, "So:", "f "}));
+}
+
+// Tags around thoughts and answers, and calls, of models that have them.
+TEST(Reasoning, AnswersMayHaveTagsToo) {
+  const auto expect = [](const std::string& chat_template, Thinking thinking, ToolFormat format,
+                         const std::string& answer, const std::string& expected) {
+    const ThinkTags tags = server::ThinkTagsOf(chat_template);
+    const auto parse = [&](const std::vector<std::string_view>& pieces) {
+      server::TaggedAnswer parts(thinking, tags,
+                                 std::make_unique<JsonCallParser>(*server::JsonTagsOf(format),
+                                                                  std::set<std::string>{"f"}, 10));
+      std::vector<ToolEvent> events;
+      for (const std::string_view piece : pieces) parts.Add(piece, &events);
+      parts.Finish(&events);
+      return Joined(events);
+    };
+    ExpectForEveryCut(answer, parse, expected);
+  };
+  const auto none = Thinking::kNone, maybe = Thinking::kMaybe, open = Thinking::kOpen,
+             said = Thinking::kSaid;
+  const auto command = ToolFormat::kCommand, hunyuan = ToolFormat::kHunyuan,
+             apertus = ToolFormat::kApertus, plain = ToolFormat::kPlain;
+  const std::string r7b = "<|START_THINKING|><|END_THINKING|><|START_RESPONSE|><|END_RESPONSE|>";
+  expect(r7b, maybe, command,
+         "<|START_THINKING|>Hm. <|END_THINKING|><|START_RESPONSE|>\nYes <|END_RESPONSE|>",
+         "(Hm.)Yes");
+  expect(r7b, maybe, command, "<|START_RESPONSE|>Yes.", "Yes.");
+  expect(r7b, none, command, "<|START_RESPONSE|>Yes.<|END_RESPONSE|> ", "Yes.");
+  expect(r7b, said, command, "es <|END_RES, <|END_RESPONSE|>.", "es <|END_RES,.");
+  expect(r7b, none, command, " Yes.", " Yes.");
+  expect(r7b, open, command,
+         "Hm.<|END_THINKING|><|START_ACTION|>[\n    {\"tool_name\": \"f\", \"parameters\": {}}\n]"
+         "<|END_ACTION|>",
+         "(Hm.)|f|{}");
+  expect(r7b, maybe, command, "<|START_RESP", "<|START_RESP");
+  expect("<|START_THINKING|> <|START_TEXT|>", open, command,
+         "Hm<|END_THINKING|><|START_TEXT|>Yes<|END_TEXT|>", "(Hm)Yes");
+  expect("<think> <answer>", maybe, hunyuan,
+         "<think>\nHm, <answer>.\n</think>\n<answer>\nYes <b>\n</answer>",
+         "(Hm, <answer>.)Yes <b>");
+  expect("<think> <answer>", none, hunyuan,
+         "<answer>\nSo\n<tool_calls>[{\"name\": \"f\"}]</tool_calls>\n</answer>", "So|f|{}");
+  expect("</think> <response>", open, plain, "Hm\n</think>\n\n<response>\nYes\n</response>\n",
+         "(Hm)Yes");
+  expect("</think> <response>", open, plain, "Hm\n</think>\nYes </response>",
+         "(Hm)Yes </response>");
+  expect("<|channel>thought\\n", maybe, plain, "<|channel>thought\nHm.\n<channel|>Yes", "(Hm.)Yes");
+  expect("<|channel>thought\\n", maybe, plain, "<|channel>thought\n<channel|>Yes", "Yes");
+  expect("<|channel>thought\\n", maybe, plain, "<|channel>final\nYes", "<|channel>final\nYes");
+  const std::string inner = "<|inner_prefix|>";
+  expect(inner, maybe, apertus, "<|inner_prefix|>Hm.<|inner_suffix|>Yes", "(Hm.)Yes");
+  expect(inner, maybe, apertus,
+         "<|inner_prefix|>Hm, <|tools_. <|tools_prefix|>[{\"f\": {\"a\": 1}}]<|tools_suffix|>",
+         "(Hm, <|tools_.)|f|{\"a\": 1}");
 }
 
 TEST(Reasoning, ThePromptTellsHowAnAnswerBegins) {
@@ -109,6 +170,14 @@ TEST(Reasoning, ThePromptTellsHowAnAnswerBegins) {
   EXPECT_EQ(detect(seed, "Hi"), Thinking::kMaybe);
   EXPECT_EQ(detect(seed, "Hi<seed:think>"), Thinking::kOpen);
   EXPECT_EQ(detect(seed, "Hi<think>"), Thinking::kMaybe);
+  const std::string gemma = "{{ '<|channel>thought\\n' }}";
+  EXPECT_EQ(detect(gemma, "Hi"), Thinking::kMaybe);
+  EXPECT_EQ(detect(gemma, "Hi<|channel>thought\n"), Thinking::kOpen);
+  EXPECT_EQ(detect(gemma, "Hi<|channel>thought\n<channel|>"), Thinking::kNone);
+  const std::string answers = "<|START_THINKING|> <|START_RESPONSE|>";
+  EXPECT_EQ(detect(answers, "Hi"), Thinking::kMaybe);
+  EXPECT_EQ(detect(answers, "Hi<|START_RESPONSE|>"), Thinking::kSaid);
+  EXPECT_EQ(detect("<think> <response>", "Hi<|START_RESPONSE|>"), Thinking::kMaybe);
 }
 
 // Thoughts, text and a call, as the format of an API writes them.

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "server/call_templates.h"
 #include "server/test_server.h"
 #include "source_directory.h"
 
@@ -258,6 +259,43 @@ TEST_F(Forms, MistralsTemplateGetsIdsThatItTakes) {
   ASSERT_NE(id, std::string::npos);
   ASSERT_NE(result, std::string::npos);
   EXPECT_EQ(prompt.substr(id + 7, 9), prompt.substr(result + 12, 9));
+}
+
+TEST_F(Forms, GemmasTemplateGetsResultsWithTheirCalls) {
+  const auto call = [](const char* id, const char* name) {
+    return Json{
+        {"id", id}, {"type", "function"}, {"function", {{"name", name}, {"arguments", "{}"}}}};
+  };
+  const auto result = [](const char* id, const char* text) {
+    return Json{{"role", "tool"}, {"tool_call_id", id}, {"content", text}};
+  };
+  Json messages = Json::array({Json{{"role", "user"}, {"content", "x"}},
+                               Json{{"role", "assistant"},
+                                    {"content", "I look."},
+                                    {"tool_calls", {call("a", "ping"), call("b", "keep")}}},
+                               result("b", "{\"n\": [1, true]}"), result("a", "[2]")});
+  const auto prompt = [&] {
+    return server()
+        .Ask("/apply-template",
+             {{"chat_template", GemmaTemplate()}, {"messages", messages}})["prompt"]
+        .get<std::string>();
+  };
+  const std::string calls =
+      "<|turn>user\nx<turn|>\n<|turn>assistant\nI look.<turn|>\n<|turn>assistant\n";
+  const std::string results =
+      "<|tool_call>call:ping{}<tool_call|><|tool_call>call:keep{}<tool_call|>"
+      "<|tool_response>response:keep{n:[1,true]}<tool_response|>"
+      "<|tool_response>response:ping<|\"|>[2]<|\"|><tool_response|>";
+  EXPECT_EQ(prompt(), calls + results + "<|turn>model\n");
+  messages.push_back({{"role", "assistant"}, {"content", "Done."}});
+  messages.push_back({{"role", "user"}, {"content", "y"}});
+  EXPECT_THAT(prompt(), ::testing::EndsWith("Done." + results +
+                                            "<turn|>\n<|turn>user\ny<turn|>\n"
+                                            "<|turn>model\n"));
+  // A further call is a message of its own.
+  messages[4] = {{"role", "assistant"}, {"content", ""}, {"tool_calls", {call("c", "ping")}}};
+  EXPECT_THAT(prompt(), HasSubstr(results + "<|turn>assistant\n<|tool_call>call:ping{}<tool_call|>"
+                                            "<turn|>\n<|turn>user\ny"));
 }
 
 TEST_F(Forms, CallsOfResponses) {

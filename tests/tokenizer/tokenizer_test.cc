@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -35,8 +36,9 @@ std::filesystem::path Fixture(const std::string& name) {
 }
 
 std::string Streamed(const std::shared_ptr<const Tokenizer>& tokenizer,
-                     const std::vector<int32_t>& ids, bool skip_special) {
-  StreamDecoder stream(tokenizer, skip_special);
+                     const std::vector<int32_t>& ids, bool skip_special,
+                     const std::vector<int32_t>& kept = {}) {
+  StreamDecoder stream(tokenizer, skip_special, kept);
   std::string text;
   for (const int32_t id : ids) {
     const std::string part = stream.Add(id);
@@ -79,6 +81,15 @@ TEST_P(Golden, StreamsAnyIds) {
       ASSERT_TRUE(IsValidUtf8(text));
       ASSERT_EQ(Streamed(tokenizer, ids, skip_special), text);
     }
+    // Some special tokens of the text may be kept: as if only the others were there.
+    const std::vector<int32_t> kept(ids.begin(),
+                                    ids.begin() + static_cast<int64_t>(ids.size() / 2));
+    std::vector<int32_t> rest;
+    for (const int32_t id : ids) {
+      const bool keeps = std::find(kept.begin(), kept.end(), id) != kept.end();
+      if (keeps || !tokenizer->IsSpecial(id)) rest.push_back(id);
+    }
+    ASSERT_EQ(Streamed(tokenizer, ids, true, kept), tokenizer->Decode(rest, false));
   }
 }
 

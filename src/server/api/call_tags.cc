@@ -5,18 +5,20 @@
 namespace litecache::server {
 namespace {
 
-constexpr CallTags kXmlTags = {
-    .open = "<tool_call>",
-    .close = "</tool_call>",
-    .function = "<function=",
-    .name_end = ">",
-    .function_end = "</function>",
-    .parameter = {.name = "<parameter=",
-                  .name_end = ">",
-                  .end = "</parameter>",
-                  .lines = true,
-                  .separator = "\n"},
-};
+constexpr CallTags XmlTags(std::string_view open, std::string_view close, bool lines) {
+  return {.open = open,
+          .close = close,
+          .function = "<function=",
+          .name_end = ">",
+          .function_end = "</function>",
+          .parameter = {.name = "<parameter=",
+                        .name_end = ">",
+                        .end = "</parameter>",
+                        .lines = lines,
+                        .separator = "\n"}};
+}
+constexpr CallTags kXmlTags = XmlTags("<tool_call>", "</tool_call>", true);
+constexpr CallTags kSeedTags = XmlTags("<seed:tool_call>", "</seed:tool_call>", false);
 
 constexpr CallTags GlmTags(std::string_view separator) {
   return {.open = "<tool_call>",
@@ -68,10 +70,17 @@ std::string CallTags::Separator() const {
   return std::string(around_all ? "" : parameter.separator);
 }
 
+std::string CallTags::AllTags() const {
+  return fmt::format("{}{}{}{}{}{}{}", open, close, function_end, parameter.name,
+                     parameter.name_end, parameter.value, parameter.end);
+}
+
 const CallTags* CallTagsOf(ToolFormat format) {
   switch (format) {
     case ToolFormat::kXml:
       return &kXmlTags;
+    case ToolFormat::kSeed:
+      return &kSeedTags;
     case ToolFormat::kGlm45:
       return &kGlm45Tags;
     case ToolFormat::kGlm47:
@@ -87,7 +96,9 @@ std::optional<ToolFormat> DetectCallTags(std::string_view chat_template) {
   const auto has = [&](std::string_view part) {
     return chat_template.find(part) != std::string_view::npos;
   };
-  if (has(kXmlTags.function) && has(kXmlTags.parameter.name)) return ToolFormat::kXml;
+  if (has(kXmlTags.function) && has(kXmlTags.parameter.name)) {
+    return has(kSeedTags.open) ? ToolFormat::kSeed : ToolFormat::kXml;
+  }
   const grammar::ParameterTags& glm = kGlm47Tags.parameter;
   if (has(kGlm47Tags.open) && has(glm.name) && has(glm.value)) {
     return has(fmt::format("{}{}", glm.name_end, glm.value)) ? ToolFormat::kGlm47

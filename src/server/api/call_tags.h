@@ -24,6 +24,7 @@ struct CallTags {
   std::string BeforeArguments(std::string_view name) const;
   std::string AfterArguments() const;
   std::string Separator() const;  // between two calls
+  std::string AllTags() const;
 };
 
 // Null for a form without such tags.

@@ -198,8 +198,8 @@ std::string BegunMessage(std::span<const int32_t> prompt, const tokenizer::Token
 }
 
 std::string BeforeHarmonyArguments(const std::string& name) {
-  return fmt::format("{}commentary to={}{} {}json{}", Control(kChannel), kFunctions, name,
-                     Control(kConstrain), Control(kMessage));
+  return fmt::format("{}commentary to={}{} {}json{}", kChannel, kFunctions, name, kConstrain,
+                     kMessage);
 }
 
 std::shared_ptr<const TokenConstraint> ConstrainHarmony(

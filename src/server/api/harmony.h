@@ -38,7 +38,7 @@ void ToHarmonyMessages(Json* messages);
 // has begun none.
 std::string BegunMessage(std::span<const int32_t> prompt, const tokenizer::Tokenizer& tokenizer);
 
-// The text before the arguments of a call, for a grammar.
+// The text before the arguments of a call.
 std::string BeforeHarmonyArguments(const std::string& name);
 // A constraint that `grammars` has made, of what comes behind the thoughts: of calls, with the text
 // before their arguments, or of the text in channel final. Throws Unsupported for a tokenizer

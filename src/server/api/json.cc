@@ -1,5 +1,7 @@
 #include "server/api/json.h"
 
+#include <fmt/format.h>
+
 #include "server/api/error.h"
 #include "tokenizer/utf8.h"
 
@@ -33,6 +35,23 @@ Json ParseText(std::string_view text, const std::string& field, const std::strin
 
 std::string Dump(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string Escaped(std::string_view text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '"' || c == '\\') {
+      escaped += '\\';
+      escaped += c;
+    } else if (c == '\n') {
+      escaped += "\\n";
+    } else if (static_cast<unsigned char>(c) < 0x20) {
+      escaped += fmt::format("\\u{:04x}", c);
+    } else {
+      escaped += c;
+    }
+  }
+  return escaped;
 }
 
 std::string Printable(std::string_view text) {

@@ -25,6 +25,9 @@ Json ParseText(std::string_view text, const std::string& field, const std::strin
 // One line. Invalid UTF-8 becomes U+FFFD.
 std::string Dump(const Json& value);
 
+// Part of a string in JSON. Bytes are kept: a character may be cut.
+std::string Escaped(std::string_view text);
+
 // For a log line: a client must not be able to start lines of its own or send control codes to a
 // terminal. Shortened.
 std::string Printable(std::string_view text);

@@ -1,4 +1,5 @@
-// What a model thinks before it answers: <think>...</think> in its text, or other tags.
+// What a model thinks before it answers: <think>...</think> in its text, or other tags; and tags
+// around its answer.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +15,11 @@ namespace litecache::server {
 
 struct ThinkTags {
   std::string_view open = "<think>", close = "</think>";
+  std::string_view answer, answer_end;  // around the answer; "": it has no tags
+  std::string_view calls;  // begins calls that stand among the thoughts and end them; "": none do
 };
 
-// Those that the template has: <think>, <seed:think> (Seed-OSS) or [THINK] (Magistral, Ministral).
+// Those that the template has.
 ThinkTags ThinkTagsOf(std::string_view chat_template);
 
 // How an answer begins.
@@ -24,6 +27,7 @@ enum class Thinking {
   kNone,   // with the answer: the template knows no thoughts, or its prompt has ended them
   kMaybe,  // with the opening tag where the model thinks
   kOpen,   // with thoughts: the prompt has ended with the opening tag
+  kSaid,   // in the answer: the prompt has the tag before it
 };
 
 // By the template's text and the prompt made with it.
@@ -34,11 +38,7 @@ Thinking DetectThinking(std::string_view chat_template, std::span<const int32_t>
 // them that the tags leave. Text comes out as soon as it cannot be the beginning of a tag.
 class ThoughtSplitter {
  public:
-  ThoughtSplitter(Thinking thinking, const ThinkTags& tags)
-      : tags_(tags),
-        state_(thinking == Thinking::kNone    ? kAnswer
-               : thinking == Thinking::kMaybe ? kBegin
-                                              : kThoughts) {}
+  ThoughtSplitter(Thinking thinking, const ThinkTags& tags);
 
   // Appends kReasoning and kText events.
   void Add(std::string_view piece, std::vector<ToolEvent>* events);
@@ -49,13 +49,20 @@ class ThoughtSplitter {
   bool thinks() const { return state_ == kThoughts; }
 
  private:
+  enum State { kBegin, kThoughts, kTaggedAnswer, kBehind, kAnswer };
+
+  // One step; false where more text is needed.
   bool Advance(bool last, std::vector<ToolEvent>* events);
-  size_t Certain(std::string_view text) const;
+  bool Begin(bool last);
+  // Of thoughts or an answer, up to the tag that ends them.
+  bool Passage(bool last, std::vector<ToolEvent>* events);
 
   ThinkTags tags_;
-  enum { kBegin, kThoughts, kBehind, kAnswer } state_;
-  bool said_ = false;    // some of the thoughts
-  std::string pending_;  // not given out
+  State state_;
+  State next_ = kAnswer;   // behind the white space behind a tag
+  bool may_think_ = true;  // at the beginning
+  bool said_ = false;      // some of the passage
+  std::string pending_;    // not given out
 };
 
 }  // namespace litecache::server

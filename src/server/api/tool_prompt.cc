@@ -26,6 +26,31 @@ std::string ShortId(const std::string& id) {
   return fits ? id : fmt::format("{:09x}", hash & 0xfffffffffu);
 }
 
+// The function whose result a message is: that of the call with its id, or of the call at the same
+// place.
+std::string NameOfResult(const Json& calls, size_t place, const Json& message) {
+  const Json* found = nullptr;
+  for (const Json& call : calls) {
+    const bool same = message.contains("tool_call_id") && call.contains("id") &&
+                      call["id"] == message["tool_call_id"];
+    if (same) found = &call;
+  }
+  if (found == nullptr && message.contains("name")) return message["name"].get<std::string>();
+  if (found == nullptr && place < calls.size()) found = &calls[place];
+  return found == nullptr ? "unknown" : (*found)["function"]["name"].get<std::string>();
+}
+
+// A text that is a JSON object as that object.
+Json ObjectOrText(const Json& content) {
+  try {
+    auto limits = io::JsonLimits::OfRequest();
+    Json json = io::ParseLimitedJson<Json>(content.get_ref<const std::string&>(), &limits);
+    if (json.is_object()) return json;
+  } catch (const io::JsonError&) {
+  }
+  return content;
+}
+
 }  // namespace
 
 void WriteCallsAsText(Json* messages) {
@@ -72,6 +97,36 @@ void ExplainTools(const Json& tools, bool system_role, Json* messages) {
                                  [](const Json& message) { return message["role"] == "user"; });
   if (user == messages->end()) return messages->push_back({{"role", "user"}, {"content", text}});
   (*user)["content"] = text + "\n\n" + (*user)["content"].get<std::string>();
+}
+
+void NestToolResults(Json* messages) {
+  const auto is = [&](size_t at, const char* role) {
+    return at < messages->size() && (*messages)[at]["role"] == role;
+  };
+  Json result = Json::array();
+  for (size_t i = 0; i < messages->size(); ++i) {
+    Json message = std::move((*messages)[i]);
+    if (!message.contains("tool_calls") || !is(i + 1, "tool")) {
+      result.push_back(std::move(message));
+      continue;
+    }
+    if (message["content"] != "") {
+      result.push_back({{"role", message["role"]}, {"content", message["content"]}});
+      message["content"] = "";
+    }
+    Json responses = Json::array();
+    while (is(i + 1, "tool")) {
+      const Json& tool = (*messages)[++i];
+      responses.push_back({{"name", NameOfResult(message["tool_calls"], responses.size(), tool)},
+                           {"response", ObjectOrText(tool["content"])}});
+    }
+    message["tool_responses"] = std::move(responses);
+    if (is(i + 1, "assistant") && !(*messages)[i + 1].contains("tool_calls")) {
+      message["content"] = std::move((*messages)[++i]["content"]);
+    }
+    result.push_back(std::move(message));
+  }
+  *messages = std::move(result);
 }
 
 void MakeArgumentsObjects(Json* messages) {

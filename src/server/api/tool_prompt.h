@@ -18,6 +18,11 @@ void ExplainTools(const Json& tools, bool system_role, Json* messages);
 // an id to each call and its result.
 void ShortenCallIds(Json* messages);
 
+// For Gemma's templates, which take results as part of the message with the calls, before the
+// answer that follows them: {"tool_responses": [{"name", "response"}, ...]}. What was said before
+// the calls becomes a message of its own.
+void NestToolResults(Json* messages);
+
 // For templates that write each argument of a call by itself: arguments that are no JSON object,
 // as of a call that was cut off, become {"invalid_json": TEXT}.
 void MakeArgumentsObjects(Json* messages);

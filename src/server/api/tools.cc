@@ -5,8 +5,12 @@
 #include <limits>
 
 #include "server/api/call_tags.h"
+#include "server/api/gemma_calls.h"
 #include "server/api/harmony.h"
+#include "server/api/json_calls.h"
+#include "server/api/python_calls.h"
 #include "server/api/response_format.h"
+#include "server/api/special_tags.h"
 #include "server/api/tool_prompt.h"
 
 namespace litecache::server {
@@ -74,19 +78,25 @@ void ReadChoice(Fields& fields, bool flat, ToolUse* use) {
 std::shared_ptr<const TokenConstraint> CallGrammar(const ServedModel& model, const ToolUse& use,
                                                    ToolFormat format) {
   grammar::Frames frames;
-  if (const CallTags* tags = CallTagsOf(format)) {
-    frames.tags = tags->parameter;
-    frames.before = tags->BeforeCalls();
-    frames.after = tags->AfterCalls();
+  if (const CallTags* tags = CallTagsOf(format)) frames.form.tags = tags->parameter;
+  const auto spelled = [&](const std::string& text) {
+    return WithControlTokens(text, model.tokenizer());
+  };
+  frames.form.keywords = format == ToolFormat::kPython;
+  if (format == ToolFormat::kGemma) {
+    const bool control = spelled(std::string(GemmaTags::kQuote)) != GemmaTags::kQuote;
+    frames.form.quotes = {GemmaTags::kQuote, control};
   }
+  frames.before = spelled(BeforeCalls(format));
+  frames.after = spelled(AfterCalls(format));
   if (use.parallel && use.named.empty()) frames.separator = CallSeparator(format);
   for (const Json& tool : use.tools) {
     const Json& function = tool["function"];
     const auto name = function["name"].get<std::string>();
     if (!use.named.empty() && name != use.named) continue;
     const Json none = {{"type", "object"}, {"properties", Json::object()}};
-    frames.any.push_back({BeforeArguments(format, name), function.value("parameters", none),
-                          AfterArguments(format)});
+    frames.any.push_back({spelled(BeforeArguments(format, name)),
+                          function.value("parameters", none), spelled(AfterArguments(format))});
   }
   return MakeGrammar("tools", [&] { return model.grammars->OfFrames(frames); });
 }
@@ -141,10 +151,12 @@ AnswerParser ToolUse::Parser() const {
     return AnswerParser(std::make_unique<HarmonyAnswer>(begun, std::move(functions), most));
   }
   std::unique_ptr<CallParser> calls;
+  if (active() && format == ToolFormat::kGemma) calls = std::make_unique<GemmaCallParser>(most);
+  if (active() && format == ToolFormat::kPython) calls = std::make_unique<PythonCallParser>(most);
   if (const CallTags* tags = CallTagsOf(format); active() && tags != nullptr) {
     calls = std::make_unique<XmlCallParser>(*tags, types, most);
-  } else if (active()) {
-    calls = std::make_unique<ToolCallParser>(format, Names(), most);
+  } else if (const JsonTags* json = JsonTagsOf(format); active() && json != nullptr) {
+    calls = std::make_unique<JsonCallParser>(*json, Names(), most);
   }
   return AnswerParser(std::make_unique<TaggedAnswer>(thinking, think_tags, std::move(calls)));
 }
@@ -198,7 +210,13 @@ void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use
   const std::string& source = chat_template.Source(use->active());
   use->format = DetectToolFormat(source);
   if (use->format == ToolFormat::kNone) WriteCallsAsText(&prompt->messages);
-  if (use->format == ToolFormat::kMistral) ShortenCallIds(&prompt->messages);
+  if (use->format == ToolFormat::kMistral || use->format == ToolFormat::kMistralNames) {
+    ShortenCallIds(&prompt->messages);
+  }
+  // Newer ones take results as other templates do, by the calls' ids.
+  if (use->format == ToolFormat::kGemma && source.find("tool_call_id") == std::string::npos) {
+    NestToolResults(&prompt->messages);
+  }
   if (CallTagsOf(use->format) != nullptr) MakeArgumentsObjects(&prompt->messages);
   if (use->format == ToolFormat::kHarmony) {
     ToHarmonyMessages(&prompt->messages);
@@ -218,8 +236,8 @@ void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use
     // Its template adds each function's description to a text.
     for (Json& tool : prompt->options.tools) tool["function"].emplace("description", "");
   }
-  // Mistral's models begin calls with a special token.
-  if (use->format == ToolFormat::kMistral) request->skip_special_tokens = false;
+  // Some models' tags are special tokens.
+  KeepSpecialTags(TagsOfCalls(use->format), model.tokenizer(), request);
   if (use->choice != ToolUse::kRequired) return;
   if (request->constraint != nullptr) {
     throw BadRequest(
@@ -246,15 +264,21 @@ void ApplyThinking(const ServedModel& model, const ChatPromptFields& prompt, Too
   const std::string& source = chat_template.Source(!prompt.options.tools.is_null());
   const tokenizer::Tokenizer& tokenizer = model.tokenizer();
   use->think_tags = ThinkTagsOf(source);
+  ThinkTags& tags = use->think_tags;
+  if (!use->active()) tags.calls = "";
   use->thinking = DetectThinking(source, request->prompt, tokenizer);
-  if (use->thinking == Thinking::kNone) return;
-  const auto close = tokenizer.TokenToId(use->think_tags.close);
-  if (close && tokenizer.IsSpecial(*close)) request->skip_special_tokens = false;
+  KeepSpecialTags(fmt::format("{}{}", tags.answer, tags.answer_end), tokenizer, request);
+  if (use->thinking == Thinking::kNone || use->thinking == Thinking::kSaid) return;
+  KeepSpecialTags(fmt::format("{}{}", tags.open, tags.close), tokenizer, request);
   if (!constrained) return;
+  // Models that mark the answer with a special token say nothing before it, but for calls.
+  const std::string answer = WithControlTokens(tags.answer, tokenizer);
+  const bool marked = answer != tags.answer && use->choice != ToolUse::kRequired;
   request->constraint = model.grammars->AfterReasoning(
       *request->constraint,
-      {.open = std::string(use->thinking == Thinking::kMaybe ? use->think_tags.open : ""),
-       .close = std::string(use->think_tags.close)});
+      {.open = use->thinking == Thinking::kMaybe ? WithControlTokens(tags.open, tokenizer) : "",
+       .close = WithControlTokens(tags.close, tokenizer),
+       .answer = marked ? answer : ""});
 }
 
 }  // namespace litecache::server

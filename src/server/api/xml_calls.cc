@@ -2,11 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <span>
 #include <utility>
-
-#include "grammar/schema_values.h"
 
 namespace litecache::server {
 namespace {
@@ -27,49 +24,6 @@ TagAt ReadTag(std::string_view text, std::span<const std::string_view> tags) {
     at.open = at.open || tag.starts_with(text);
   }
   return at;
-}
-
-// Part of a string in JSON. Bytes are kept: a character may be cut.
-std::string Escaped(std::string_view text) {
-  std::string escaped;
-  for (const char c : text) {
-    if (c == '"' || c == '\\') {
-      escaped += '\\';
-      escaped += c;
-    } else if (c == '\n') {
-      escaped += "\\n";
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      escaped += fmt::format("\\u{:04x}", c);
-    } else {
-      escaped += c;
-    }
-  }
-  return escaped;
-}
-
-std::string_view Trimmed(std::string_view text) {
-  const size_t begin = std::min(text.find_first_not_of(kXmlBlanks), text.size());
-  return text.substr(begin, text.find_last_not_of(kXmlBlanks) + 1 - begin);
-}
-
-// Python's spelling, with which templates repeat values of earlier calls.
-std::string_view FromPython(std::string_view text) {
-  return text == "True" ? "true" : text == "False" ? "false" : text == "None" ? "null" : text;
-}
-
-// The value as JSON; nothing if it is to be a string. JSON of another type is left for the client
-// to refuse, unless the types allow it as a string.
-std::optional<std::string> ReadValue(std::string_view text, const std::set<std::string>& types) {
-  const std::string_view json = FromPython(Trimmed(text));
-  try {
-    auto limits = io::JsonLimits::OfRequest();
-    const std::string type = grammar::TypeOfValue(io::ParseLimitedJson<Json>(json, &limits));
-    const bool listed = types.contains(type) || (type == "integer" && types.contains("number"));
-    if (types.contains("string") && (type == "string" || !listed)) return std::nullopt;
-    return std::string(json);
-  } catch (const io::JsonError&) {
-    return std::nullopt;
-  }
 }
 
 }  // namespace

@@ -1,15 +1,19 @@
 #include "server/api/xml_types.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
 #include "grammar/schema_document.h"
+#include "grammar/schema_values.h"
+#include "server/api/python_literal.h"
 
 namespace litecache::server {
 namespace {
 
 using grammar::SchemaDocument;
 
+constexpr std::string_view kBlanksAroundValues = " \n\r\t";
 constexpr int kDeepest = 16;  // alternatives inside of alternatives
 
 // The alternatives of a schema; null: it has none.
@@ -60,6 +64,21 @@ void AddArguments(const SchemaDocument& document, const Json& schema, int depth,
   }
 }
 
+std::string_view Trimmed(std::string_view text) {
+  const size_t begin = std::min(text.find_first_not_of(kBlanksAroundValues), text.size());
+  return text.substr(begin, text.find_last_not_of(kBlanksAroundValues) + 1 - begin);
+}
+
+// The type of JSON; unset for other texts.
+std::optional<std::string> TypeOfJson(std::string_view json) {
+  try {
+    auto limits = io::JsonLimits::OfRequest();
+    return grammar::TypeOfValue(io::ParseLimitedJson<Json>(json, &limits));
+  } catch (const io::JsonError&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 CallTypes TypesOfCalls(const Json& tools) {
@@ -77,6 +96,20 @@ CallTypes TypesOfCalls(const Json& tools) {
     }
   }
   return calls;
+}
+
+std::optional<std::string> ReadValue(std::string_view text, const std::set<std::string>& types) {
+  std::string json(Trimmed(text));
+  auto type = TypeOfJson(json);
+  if (!type && !json.empty() && json[0] != '\'') {
+    // Python's spelling, with which templates repeat values of earlier calls.
+    json = JsonOfPython(json).value_or("");
+    type = TypeOfJson(json);
+  }
+  if (!type) return std::nullopt;
+  const bool listed = types.contains(*type) || (*type == "integer" && types.contains("number"));
+  if (types.contains("string") && (*type == "string" || !listed)) return std::nullopt;
+  return json;
 }
 
 }  // namespace litecache::server

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "server/api/json.h"
 
@@ -18,5 +20,10 @@ using CallTypes = std::map<std::string, ArgumentTypes, std::less<>>;
 // tools: in the form that chat templates read. Arguments whose schema is wrong or too complex are
 // left out, as are those without a name in it.
 CallTypes TypesOfCalls(const Json& tools);
+
+// A value's text as JSON, which may be written as Python writes it; nothing if it is to be a
+// string. JSON of another type is left for the client to refuse, unless the types allow it as a
+// string.
+std::optional<std::string> ReadValue(std::string_view text, const std::set<std::string>& types);
 
 }  // namespace litecache::server

@@ -1,15 +1,19 @@
-// Requests to models that write the arguments of calls between tags, with the templates of several
-// of them; the model has random weights.
+// Requests to models that write calls in each of the forms, with templates of them; the model has
+// random weights.
 #include <gmock/gmock.h>
+
+#include <algorithm>
+#include <filesystem>
 
 #include "server/api/call_tags.h"
 #include "server/call_templates.h"
 #include "server/test_server.h"
+#include "temporary_directory.h"
 
 namespace litecache::testing {
 namespace {
 
-class CallTagsServer : public SharedServerTest, public ::testing::WithParamInterface<CallTemplate> {
+class CallsServer : public SharedServerTest, public ::testing::WithParamInterface<CallTemplate> {
  protected:
   static void SetUpTestSuite() {
     TestServer::Options options;
@@ -47,7 +51,7 @@ class CallTagsServer : public SharedServerTest, public ::testing::WithParamInter
   }
 };
 
-TEST_P(CallTagsServer, RequiredCallsFollowTheSchema) {
+TEST_P(CallsServer, RequiredCallsFollowTheSchema) {
   for (const bool parallel : {false, true}) {
     const Json answer =
         server().Ask("/v1/chat/completions", Body({{"n", 4},
@@ -101,6 +105,9 @@ TEST_P(CallTagsServer, RequiredCallsFollowTheSchema) {
   EXPECT_EQ(Json(arguments), named["tool_calls"][0]["function"]["arguments"]);
 }
 
+// Forms with the arguments between tags.
+class CallTagsServer : public CallsServer {};
+
 TEST_P(CallTagsServer, TheTemplateGetsObjects) {
   const auto prompt = [&](const std::string& arguments) {
     Json body = Body({{"tools", BoundedTools()}});
@@ -128,7 +135,9 @@ TEST_P(CallTagsServer, TheTemplateGetsObjects) {
                                      parameters + tags.AfterArguments() + tags.AfterCalls()));
   };
   expect(R"({"kind": "5", "names": ["a", "b"], "size": 5})",
-         parameter("kind", "5") + parameter("names", "[\"a\", \"b\"]") + parameter("size", "5"));
+         parameter("kind", "5") +
+             parameter("names", GetParam().name == "Seed" ? "['a', 'b']" : "[\"a\", \"b\"]") +
+             parameter("size", "5"));
   expect("", "");
   // What the server gives for a call that is cut off, and what no client should send.
   for (const char* text : {R"({"kind": "c)", "[1]", "5"}) {
@@ -136,8 +145,91 @@ TEST_P(CallTagsServer, TheTemplateGetsObjects) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Templates, CallsServer, ::testing::ValuesIn(AllCallTemplates()),
+                         [](const auto& info) { return info.param.name; });
+
 INSTANTIATE_TEST_SUITE_P(Templates, CallTagsServer, ::testing::ValuesIn(CallTemplates()),
                          [](const auto& info) { return info.param.name; });
+
+// A model some of whose tags are special tokens.
+class SpecialTags : public SharedServerTest {
+ protected:
+  static void SetUpTestSuite() {
+    static const TemporaryDirectory directory;
+    const std::filesystem::path source = EndlessModel().path();
+    for (const char* name :
+         {"config.json", "model.safetensors", "generation_config.json", "tokenizer_config.json"}) {
+      std::filesystem::create_symlink(std::filesystem::canonical(source / name),
+                                      directory.path() / name);
+    }
+    std::string tokenizer = FixtureTokenizer();
+    for (const auto& [from, to] :
+         std::vector<std::pair<std::string, std::string>>{{"<|user|>", "<|START_ACTION|>"},
+                                                          {"<|assistant|>", "<|START_THINKING|>"},
+                                                          {"<|system|>", "<|END_THINKING|>"}}) {
+      for (size_t at; (at = tokenizer.find(from)) != std::string::npos;) {
+        tokenizer.replace(at, from.size(), to);
+      }
+    }
+    directory.Write("tokenizer.json", tokenizer);
+    TestServer::Options options;
+    options.model = directory.path().string();
+    options.limits.trust_chat_template = true;
+    Start(options);
+  }
+  static Json Body(const std::string& chat_template, const Json& more) {
+    Json body = ChatBody("x", {{"chat_template", chat_template},
+                               {"tools", Json::parse(R"([{"type": "function", "function":
+                                                          {"name": "ping"}}])")},
+                               {"max_tokens", 300},
+                               {"temperature", 1.2},
+                               {"return_token_ids", true}});
+    body.update(more);
+    return body;
+  }
+};
+
+constexpr int32_t kStartAction = 3, kStartThinking = 4, kEndThinking = 5;
+
+TEST_F(SpecialTags, BeginRequiredCalls) {
+  const std::string command = JsonCallTemplates()[3].source;
+  const auto ask = [&](const std::string& chat_template) {
+    return server().Ask("/v1/chat/completions",
+                        Body(chat_template, {{"tool_choice", "required"},
+                                             {"parallel_tool_calls", false},
+                                             {"logit_bias", {{"5", 100}}}}))["choices"][0];
+  };
+  const Json called = ask(command);
+  EXPECT_EQ(called["token_ids"][0], kStartAction);
+  EXPECT_TRUE(called["message"]["content"].is_null());
+  EXPECT_EQ(called["message"]["tool_calls"][0]["function"]["name"], "ping");
+  // Behind thoughts, whose tags are special tokens, too.
+  const Json thought = ask(command + "<|START_THINKING|>");
+  EXPECT_EQ(thought["token_ids"][0], kEndThinking);
+  // There may be white space in between.
+  const std::vector<int32_t> tokens = thought["token_ids"];
+  EXPECT_LE(std::find(tokens.begin(), tokens.end(), kStartAction) - tokens.begin(), 3);
+  EXPECT_TRUE(thought["message"]["content"].is_null());
+  EXPECT_FALSE(thought["message"].contains("reasoning_content"));
+  EXPECT_EQ(thought["message"]["tool_calls"][0]["function"]["name"], "ping");
+}
+
+TEST_F(SpecialTags, AreNoPartOfTheText) {
+  // Tokens that are no tags of the form are left out, as everywhere.
+  for (const CallTemplate& form : AllCallTemplates()) {
+    const Json answer =
+        server().Ask("/v1/chat/completions",
+                     Body(form.source, {{"max_tokens", 4}, {"logit_bias", {{"1", 100}}}}));
+    EXPECT_EQ(answer["choices"][0]["message"]["content"], "") << form.name;
+    EXPECT_EQ(answer["choices"][0]["token_ids"], Json::parse("[1, 1, 1, 1]"));
+  }
+  const std::string thinks = "{{ messages[0].content }}<|START_THINKING|><|END_THINKING|>x";
+  const Json answer = server().Ask(
+      "/v1/chat/completions",
+      Body(thinks, {{"tools", nullptr}, {"max_tokens", 3}, {"logit_bias", {{"4", 100}}}}));
+  EXPECT_EQ(answer["choices"][0]["token_ids"][0], kStartThinking);
+  EXPECT_EQ(answer["choices"][0]["message"]["content"], "");
+}
 
 }  // namespace
 }  // namespace litecache::testing

@@ -1,0 +1,236 @@
+#include "server/api/json_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace litecache::server {
+namespace {
+
+constexpr std::string_view kPythonTag = "<|python_tag|>";  // Llama's models may begin with it
+constexpr std::string_view kJsonBlanks = " \n\t\r";
+
+size_t SkipBlanks(std::string_view text, size_t at = 0) {
+  return std::min(text.find_first_not_of(kJsonBlanks, at), text.size());
+}
+
+// Start of the white space and the partial tag at the end of `text`.
+size_t HeldFrom(std::string_view text, std::string_view tag) {
+  size_t size = std::min(tag.size() - 1, text.size());
+  while (!text.ends_with(tag.substr(0, size))) --size;
+  return text.substr(0, text.size() - size).find_last_not_of(kJsonBlanks) + 1;
+}
+
+}  // namespace
+
+JsonCallParser::JsonCallParser(const JsonTags& tags, std::set<std::string> names, int most)
+    : tags_(tags), names_(std::move(names)), most_(most), scanner_(tags.name) {}
+
+void JsonCallParser::Add(std::string_view piece, std::vector<ToolEvent>* events) {
+  pending_ += piece;
+  while (Step(events, false)) {
+  }
+}
+
+void JsonCallParser::Finish(std::vector<ToolEvent>* events) {
+  while (Step(events, true)) {
+  }
+}
+
+bool JsonCallParser::Step(std::vector<ToolEvent>* events, bool last) {
+  switch (state_) {
+    case kText:
+      return Text(events, last);
+    case kOpened:
+      return Opened(events, last);
+    case kElement:
+      return Element(last);
+    case kCall:
+      return Call(events, last);
+    case kAfterCall:
+      return AfterCall();
+    case kBeforeClose:
+      return BeforeClose();
+  }
+  return false;
+}
+
+void JsonCallParser::BeginCall() {
+  scanner_ = CallScanner(tags_.name);
+  begun_ = has_arguments_ = bare_name_ = false;
+  state_ = kCall;
+}
+
+void JsonCallParser::Take(size_t size) {
+  raw_ += pending_.substr(0, size);
+  pending_.erase(0, size);
+}
+
+void JsonCallParser::Say(std::string text, std::vector<ToolEvent>* events) {
+  if (!text.empty()) events->push_back({ToolEvent::kText, std::move(text)});
+}
+
+bool JsonCallParser::Text(std::vector<ToolEvent>* events, bool last) {
+  if (only_text_) {
+    Say(std::exchange(pending_, {}), events);
+    return false;
+  }
+  if (tags_.open.empty()) return WholeAnswer(events, last);
+  raw_.clear();
+  const size_t at = pending_.find(tags_.open);
+  if (at != std::string::npos) {
+    // White space before a call is a separator, not part of the text.
+    const std::string_view before = std::string_view(pending_).substr(0, at);
+    const size_t end = before.find_last_not_of(kJsonBlanks) + 1;
+    Say(pending_.substr(0, end), events);
+    pending_.erase(0, end);
+    Take(at - end + tags_.open.size());
+    state_ = kOpened;
+    return true;
+  }
+  size_t end = last ? pending_.size() : HeldFrom(pending_, tags_.open);
+  if (last && calls_ > 0 && SkipBlanks(pending_) == pending_.size()) end = 0;
+  Say(pending_.substr(0, end), events);
+  pending_.erase(0, last ? pending_.size() : end);
+  return false;
+}
+
+bool JsonCallParser::WholeAnswer(std::vector<ToolEvent>* events, bool last) {
+  size_t at = SkipBlanks(pending_);
+  while (calls_ > 0 && at < pending_.size() && (pending_[at] == ';' || pending_[at] == ',')) {
+    at = SkipBlanks(pending_, at + 1);
+  }
+  const std::string_view rest = std::string_view(pending_).substr(at);
+  if (!last && rest.size() < kPythonTag.size() && kPythonTag.starts_with(rest)) return false;
+  if (rest.starts_with(kPythonTag)) at = SkipBlanks(pending_, at + kPythonTag.size());
+  if (at == pending_.size()) {
+    if (last && calls_ == 0) Say(std::exchange(pending_, {}), events);
+    return false;
+  }
+  if (pending_[at] != '{') {
+    only_text_ = true;
+    return true;
+  }
+  raw_.clear();
+  Take(at);
+  list_ = false;
+  BeginCall();
+  return true;
+}
+
+bool JsonCallParser::Opened(std::vector<ToolEvent>* events, bool last) {
+  const size_t at = SkipBlanks(pending_);
+  if (at == pending_.size() && !last) return false;
+  list_ = at < pending_.size() && pending_[at] == '[';
+  if (list_) {
+    Take(at + 1);
+    state_ = kElement;
+    return true;
+  }
+  const bool object = at < pending_.size() && pending_[at] == '{';
+  if (!tags_.behind_name.empty() && !object) return BareName(events, last);
+  BeginCall();
+  return true;
+}
+
+bool JsonCallParser::BareName(std::vector<ToolEvent>* events, bool last) {
+  constexpr size_t kLongest = 300;
+  const size_t at = SkipBlanks(pending_);
+  const size_t end = pending_.find_first_of("[{", at), brace = pending_.find('{', at);
+  if (brace == std::string::npos && !last && pending_.size() < kLongest) return false;
+  // The name ends at [ARGS], or at an id between [CALL_ID] and that.
+  const std::string name = brace < kLongest ? pending_.substr(at, end - at) : "";
+  if (name.find_first_not_of(kJsonBlanks) == std::string::npos ||
+      name.find_first_of(kJsonBlanks) != std::string::npos) {
+    state_ = kText;
+    Say(std::exchange(raw_, {}), events);
+    return !pending_.empty();
+  }
+  Take(brace);
+  BeginCall();
+  bare_name_ = true;
+  for (const char c : JsonTags{}.BeforeArguments(name)) scanner_.Add(c);
+  return true;
+}
+
+bool JsonCallParser::Element(bool last) {
+  const size_t at = SkipBlanks(pending_);
+  if (at == pending_.size() && !last) return false;
+  if (at < pending_.size() && pending_[at] == ']') {  // a list without calls
+    pending_.erase(0, at);
+    state_ = kAfterCall;
+    return true;
+  }
+  BeginCall();
+  return true;
+}
+
+bool JsonCallParser::Call(std::vector<ToolEvent>* events, bool last) {
+  auto status = CallScanner::kMore;
+  size_t used = 0;
+  while (used < pending_.size() && status == CallScanner::kMore) {
+    status = scanner_.Add(pending_[used++]);
+    if (bare_name_ && scanner_.after_value()) status = scanner_.Add('}');
+    if (scanner_.has_name() && !begun_) {
+      // If the answer is JSON in any case, only the name shows whether it is a call.
+      if (tags_.open.empty() && !names_.contains(scanner_.name())) {
+        status = CallScanner::kFailed;
+        break;
+      }
+      begun_ = true;
+      ++calls_;
+      if (calls_ <= most_) events->push_back({ToolEvent::kBegin, scanner_.name()});
+    }
+  }
+  Take(used);
+  if (begun_) {
+    std::string arguments = scanner_.TakeArguments();
+    if (arguments.empty() && status == CallScanner::kDone && !has_arguments_) arguments = "{}";
+    if (!arguments.empty()) {
+      has_arguments_ = true;
+      if (calls_ <= most_) events->push_back({ToolEvent::kArguments, std::move(arguments)});
+    }
+  }
+  if (status == CallScanner::kDone) {
+    raw_.clear();
+    state_ = kAfterCall;
+    return true;
+  }
+  if (status == CallScanner::kMore && !last) return false;
+  if (!begun_) {
+    Say(std::exchange(raw_, {}), events);
+    only_text_ = tags_.open.empty();
+  }
+  state_ = kText;
+  return !pending_.empty();
+}
+
+bool JsonCallParser::AfterCall() {
+  state_ = kBeforeClose;
+  if (!list_) return true;
+  const size_t at = SkipBlanks(pending_);
+  if (at == pending_.size()) {
+    state_ = kAfterCall;
+    return false;
+  }
+  const char next = pending_[at];
+  if (next == ',' || next == ']') pending_.erase(0, at + 1);
+  if (next == ',') BeginCall();
+  return true;
+}
+
+bool JsonCallParser::BeforeClose() {
+  if (!tags_.close.empty()) {
+    const size_t at = SkipBlanks(pending_);
+    const std::string_view rest = std::string_view(pending_).substr(at);
+    if (rest.size() < tags_.close.size() && tags_.close.starts_with(rest)) return false;
+    if (rest.starts_with('{')) {  // a further call behind the same tag
+      BeginCall();
+      return true;
+    }
+    if (rest.starts_with(tags_.close)) pending_.erase(0, at + tags_.close.size());
+  }
+  state_ = kText;
+  return true;
+}
+
+}  // namespace litecache::server
