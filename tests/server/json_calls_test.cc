@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -205,6 +206,22 @@ TEST_F(JsonCalls, DoNotDependOnThePieces) {
       }
     }
   }
+}
+
+// Takes a second; searching what is pending with every piece would take hours.
+TEST_F(JsonCalls, TakeTimeInProportionToTheirLength) {
+  const std::string blanks(4'000'000, ' ');
+  const auto begin = std::chrono::steady_clock::now();
+  for (const std::string& answer :
+       {blanks, "<tool_call>" + blanks, "<tool_call>" + kCall + "</tool_call>." + blanks,
+        "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\":" + blanks + "1}}"}) {
+    Pieces pieces;
+    for (size_t at = 0; at < answer.size(); at += 3) {
+      pieces.push_back(std::string_view(answer).substr(at, 3));
+    }
+    EXPECT_EQ(Parse(ToolFormat::kHermes, pieces), Parse(ToolFormat::kHermes, {answer}));
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(5));
 }
 
 TEST(ToolFormats, TheTemplateTellsTheForm) {

@@ -261,6 +261,21 @@ TEST_F(Forms, MistralsTemplateGetsIdsThatItTakes) {
   EXPECT_EQ(prompt.substr(id + 7, 9), prompt.substr(result + 12, 9));
 }
 
+TEST_F(Forms, ApertusTemplatesGetFunctionsInEitherPlace) {
+  const auto prompt = [&](const std::string& tool) {
+    const std::string source = "{% for tool in tools %}{{ '// ' + " + tool + ".description + " +
+                               tool + ".name }};{% endfor %}<|tools_prefix|><|tools_suffix|>";
+    return server()
+        .Ask("/apply-template",
+             {{"chat_template", source},
+              {"tools", Tools()},
+              {"messages", Json::array({Json{{"role", "user"}, {"content", "x"}}})}})["prompt"]
+        .get<std::string>();
+  };
+  EXPECT_THAT(prompt("tool"), HasSubstr("// ping;"));
+  EXPECT_EQ(prompt("tool"), prompt("tool.function"));
+}
+
 TEST_F(Forms, GemmasTemplateGetsResultsWithTheirCalls) {
   const auto call = [](const char* id, const char* name) {
     return Json{

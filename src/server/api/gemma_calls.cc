@@ -89,23 +89,9 @@ void GemmaCallParser::Emit(ToolEvent::Kind kind, std::string_view text) {
 }
 
 bool GemmaCallParser::Text(bool last) {
-  const std::string_view rest = Rest();
-  const size_t tag = rest.find(GemmaTags::kOpen);
-  const bool call = tag != std::string_view::npos;
-  // White space before a call is a separator, not part of the text.
-  size_t end = call ? tag : last ? rest.size() : BeforePartOf(GemmaTags::kOpen, rest);
-  const bool only_blanks =
-      rest.substr(0, end).find_last_not_of(kGemmaBlanks) == std::string_view::npos;
-  if (call || !last || (calls_ > 0 && only_blanks)) {
-    end = rest.substr(0, end).find_last_not_of(kGemmaBlanks) + 1;
-  }
-  Emit(ToolEvent::kText, rest.substr(0, end));
-  if (!call) {
-    at_ += last ? rest.size() : end;
-    return false;
-  }
-  raw_ = rest.substr(end, tag + GemmaTags::kOpen.size() - end);
-  at_ += tag + GemmaTags::kOpen.size();
+  at_ += text_.Take(Rest(), last, calls_ > 0, events_);
+  if (!text_.opened()) return false;
+  raw_ = text_.TakeRaw();
   state_ = kFunction;
   return true;
 }

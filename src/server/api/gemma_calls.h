@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/api/call_text.h"
 #include "server/api/tool_calls.h"
 
 namespace litecache::server {
@@ -74,6 +75,7 @@ class GemmaCallParser final : public CallParser {
   void Argument(std::string_view json) { Emit(ToolEvent::kArguments, json); }
 
   const int most_;
+  CallText text_{GemmaTags::kOpen};
   State state_ = kText;
   std::string pending_;  // not taken apart from at_ on
   size_t at_ = 0;

@@ -13,17 +13,10 @@ size_t SkipBlanks(std::string_view text, size_t at = 0) {
   return std::min(text.find_first_not_of(kJsonBlanks, at), text.size());
 }
 
-// Start of the white space and the partial tag at the end of `text`.
-size_t HeldFrom(std::string_view text, std::string_view tag) {
-  size_t size = std::min(tag.size() - 1, text.size());
-  while (!text.ends_with(tag.substr(0, size))) --size;
-  return text.substr(0, text.size() - size).find_last_not_of(kJsonBlanks) + 1;
-}
-
 }  // namespace
 
 JsonCallParser::JsonCallParser(const JsonTags& tags, std::set<std::string> names, int most)
-    : tags_(tags), names_(std::move(names)), most_(most), scanner_(tags.name) {}
+    : tags_(tags), names_(std::move(names)), most_(most), text_(tags.open), scanner_(tags.name) {}
 
 void JsonCallParser::Add(std::string_view piece, std::vector<ToolEvent>* events) {
   pending_ += piece;
@@ -75,23 +68,11 @@ bool JsonCallParser::Text(std::vector<ToolEvent>* events, bool last) {
     return false;
   }
   if (tags_.open.empty()) return WholeAnswer(events, last);
-  raw_.clear();
-  const size_t at = pending_.find(tags_.open);
-  if (at != std::string::npos) {
-    // White space before a call is a separator, not part of the text.
-    const std::string_view before = std::string_view(pending_).substr(0, at);
-    const size_t end = before.find_last_not_of(kJsonBlanks) + 1;
-    Say(pending_.substr(0, end), events);
-    pending_.erase(0, end);
-    Take(at - end + tags_.open.size());
-    state_ = kOpened;
-    return true;
-  }
-  size_t end = last ? pending_.size() : HeldFrom(pending_, tags_.open);
-  if (last && calls_ > 0 && SkipBlanks(pending_) == pending_.size()) end = 0;
-  Say(pending_.substr(0, end), events);
-  pending_.erase(0, last ? pending_.size() : end);
-  return false;
+  pending_.erase(0, text_.Take(pending_, last, calls_ > 0, events));
+  if (!text_.opened()) return false;
+  raw_ = text_.TakeRaw();
+  state_ = kOpened;
+  return true;
 }
 
 bool JsonCallParser::WholeAnswer(std::vector<ToolEvent>* events, bool last) {
@@ -118,27 +99,25 @@ bool JsonCallParser::WholeAnswer(std::vector<ToolEvent>* events, bool last) {
 }
 
 bool JsonCallParser::Opened(std::vector<ToolEvent>* events, bool last) {
-  const size_t at = SkipBlanks(pending_);
-  if (at == pending_.size() && !last) return false;
-  list_ = at < pending_.size() && pending_[at] == '[';
+  Take(SkipBlanks(pending_));
+  if (pending_.empty() && !last) return false;
+  list_ = pending_.starts_with('[');
   if (list_) {
-    Take(at + 1);
+    Take(1);
     state_ = kElement;
     return true;
   }
-  const bool object = at < pending_.size() && pending_[at] == '{';
-  if (!tags_.behind_name.empty() && !object) return BareName(events, last);
+  if (!tags_.behind_name.empty() && !pending_.starts_with('{')) return BareName(events, last);
   BeginCall();
   return true;
 }
 
 bool JsonCallParser::BareName(std::vector<ToolEvent>* events, bool last) {
   constexpr size_t kLongest = 300;
-  const size_t at = SkipBlanks(pending_);
-  const size_t end = pending_.find_first_of("[{", at), brace = pending_.find('{', at);
+  const size_t end = pending_.find_first_of("[{"), brace = pending_.find('{');
   if (brace == std::string::npos && !last && pending_.size() < kLongest) return false;
   // The name ends at [ARGS], or at an id between [CALL_ID] and that.
-  const std::string name = brace < kLongest ? pending_.substr(at, end - at) : "";
+  const std::string name = brace < kLongest ? pending_.substr(0, end) : "";
   if (name.find_first_not_of(kJsonBlanks) == std::string::npos ||
       name.find_first_of(kJsonBlanks) != std::string::npos) {
     state_ = kText;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "server/api/call_scanner.h"
+#include "server/api/call_text.h"
 #include "server/api/json_tags.h"
 #include "server/api/tool_calls.h"
 
@@ -46,6 +47,7 @@ class JsonCallParser final : public CallParser {
   const JsonTags& tags_;
   const std::set<std::string> names_;
   const int most_;
+  CallText text_;
   State state_ = kText;
   std::string pending_;  // not emitted so far
   std::string raw_;      // of what may be a call, with the white space before it

@@ -78,25 +78,9 @@ void PythonCallParser::Emit(ToolEvent::Kind kind, std::string_view text) {
 }
 
 bool PythonCallParser::Text(bool last) {
-  const std::string_view rest = Rest();
-  const size_t tag = rest.find(PythonTags::kOpen);
-  const bool call = tag != std::string_view::npos;
-  size_t end = std::min(tag, rest.size());
-  if (!call && !last) {  // the tag may have begun
-    size_t held = std::min(PythonTags::kOpen.size() - 1, rest.size());
-    while (!rest.ends_with(PythonTags::kOpen.substr(0, held))) --held;
-    end -= held;
-  }
-  // White space before a call is a separator, not part of the text.
-  const size_t said = rest.substr(0, end).find_last_not_of(kBlanksBetween) + 1;
-  if (call || !last || (calls_ > 0 && said == 0)) end = said;
-  Emit(ToolEvent::kText, rest.substr(0, end));
-  if (!call) {
-    at_ += last ? rest.size() : end;
-    return false;
-  }
-  raw_ = rest.substr(end, tag + PythonTags::kOpen.size() - end);
-  at_ += tag + PythonTags::kOpen.size();
+  at_ += text_.Take(Rest(), last, calls_ > 0, events_);
+  if (!text_.opened()) return false;
+  raw_ = text_.TakeRaw();
   state_ = kFunction;
   return true;
 }

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "server/api/call_text.h"
 #include "server/api/tool_calls.h"
 
 namespace litecache::server {
@@ -50,6 +51,7 @@ class PythonCallParser final : public CallParser {
   void Emit(ToolEvent::Kind kind, std::string_view text);
 
   const int most_;
+  CallText text_{PythonTags::kOpen};
   State state_ = kText;
   std::string pending_;  // not taken apart from at_ on
   size_t at_ = 0;

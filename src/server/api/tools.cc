@@ -232,9 +232,15 @@ void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use
   if (CallTagsOf(use->format) != nullptr) {
     use->types = std::make_shared<const CallTypes>(TypesOfCalls(use->tools));
   }
-  if (use->format == ToolFormat::kHarmony) {
-    // Its template adds each function's description to a text.
-    for (Json& tool : prompt->options.tools) tool["function"].emplace("description", "");
+  const bool apertus = use->format == ToolFormat::kApertus;
+  if (apertus || use->format == ToolFormat::kHarmony) {
+    for (Json& tool : prompt->options.tools) {
+      // Their templates add each function's description to a text; Apertus's first one has the
+      // function's fields in the tool itself.
+      tool["function"].emplace("description", "");
+      const Json function = tool["function"];
+      if (apertus) tool.update(function);
+    }
   }
   // Some models' tags are special tokens.
   KeepSpecialTags(TagsOfCalls(use->format), model.tokenizer(), request);
