@@ -261,6 +261,28 @@ TEST_F(Forms, MistralsTemplateGetsIdsThatItTakes) {
   EXPECT_EQ(prompt.substr(id + 7, 9), prompt.substr(result + 12, 9));
 }
 
+TEST_F(Forms, ATemplateWithoutCallsGetsThemAsText) {
+  const std::string source =
+      "{% if tools %}<|tool_call|>{% endif %}{% for m in messages %}<|{{ m.role }}|>{{ m.content "
+      "}}{% endfor %}";
+  const auto call = [](const char* id, const char* arguments) {
+    return Json{{"id", id},
+                {"type", "function"},
+                {"function", {{"name", "ping"}, {"arguments", arguments}}}};
+  };
+  const Json messages =
+      Json::array({Json{{"role", "user"}, {"content", "x"}},
+                   Json{{"role", "assistant"},
+                        {"content", "I look."},
+                        {"tool_calls", {call("a", "{}"), call("b", "{\"n\": 1}")}}},
+                   Json{{"role", "tool"}, {"tool_call_id", "a"}, {"content", "r"}}});
+  const Json prompt = server().Ask("/apply-template",
+                                   {{"chat_template", source}, {"messages", messages}})["prompt"];
+  EXPECT_EQ(prompt,
+            "<|user|>x<|assistant|>I look.\n<|tool_call|>[{\"name\": \"ping\", \"arguments\": {}}, "
+            "{\"name\": \"ping\", \"arguments\": {\"n\":1}}]<|tool|>r");
+}
+
 TEST_F(Forms, ApertusTemplatesGetFunctionsInEitherPlace) {
   const auto prompt = [&](const std::string& tool) {
     const std::string source = "{% for tool in tools %}{{ '// ' + " + tool + ".description + " +

@@ -5,8 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "server/api/tool_calls.h"
-
 namespace litecache::server {
 namespace {
 
@@ -24,6 +22,19 @@ std::string ShortId(const std::string& id) {
   uint64_t hash = 14695981039346656037u;
   for (const char c : id) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
   return fits ? id : fmt::format("{:09x}", hash & 0xfffffffffu);
+}
+
+// Calls become part of the message's text.
+void MoveCallsToContent(ToolFormat format, Json* message) {
+  std::string calls;
+  for (const Json& call : message->value("tool_calls", Json::array())) {
+    const Json& function = call["function"];
+    if (!calls.empty()) calls += CallSeparator(format).value_or("\n");
+    calls += BeforeArguments(format, function["name"].get<std::string>()) +
+             Dump(function["arguments"]) + AfterArguments(format);
+  }
+  if (!calls.empty()) AddText(BeforeCalls(format) + calls + AfterCalls(format), "\n", message);
+  message->erase("tool_calls");
 }
 
 // The function whose result a message is: that of the call with its id, or of the call at the same
@@ -63,13 +74,7 @@ void WriteCallsAsText(Json* messages) {
       message = {{"role", "user"},
                  {"content", "<tool_response>\n" + content + "\n</tool_response>"}};
     }
-    for (const Json& call : message.value("tool_calls", Json::array())) {
-      const Json& function = call["function"];
-      AddText(BeforeArguments(ToolFormat::kHermes, function["name"].get<std::string>()) +
-                  Dump(function["arguments"]) + AfterArguments(ToolFormat::kHermes),
-              "\n", &message);
-    }
-    message.erase("tool_calls");
+    MoveCallsToContent(ToolFormat::kHermes, &message);
     if (merge && message["role"] == "user") {
       AddText(message["content"].get_ref<const std::string&>(), "\n", &result.back());
     } else {
@@ -78,6 +83,10 @@ void WriteCallsAsText(Json* messages) {
     merge = result.back()["role"] == "user" && (tool || merge);
   }
   *messages = std::move(result);
+}
+
+void WriteCallsAsModels(ToolFormat format, Json* messages) {
+  for (Json& message : *messages) MoveCallsToContent(format, &message);
 }
 
 void ExplainTools(const Json& tools, bool system_role, Json* messages) {

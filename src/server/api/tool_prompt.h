@@ -3,6 +3,7 @@
 #pragma once
 
 #include "server/api/json.h"
+#include "server/api/tool_calls.h"
 
 namespace litecache::server {
 
@@ -10,6 +11,9 @@ namespace litecache::server {
 // Calls of the assistant become text, <tool_call>{...}</tool_call>, and results become messages of
 // the user, <tool_response>...</tool_response>.
 void WriteCallsAsText(Json* messages);
+// For a template that takes tools and results, but no calls: they become text as the model writes
+// them.
+void WriteCallsAsModels(ToolFormat format, Json* messages);
 // Tells the model which functions it may call and how, in the system message. If there is none, one
 // is added, or (system_role false) the first message of the user begins with it.
 void ExplainTools(const Json& tools, bool system_role, Json* messages);

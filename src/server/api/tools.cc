@@ -210,6 +210,10 @@ void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use
   const std::string& source = chat_template.Source(use->active());
   use->format = DetectToolFormat(source);
   if (use->format == ToolFormat::kNone) WriteCallsAsText(&prompt->messages);
+  // As Granite 3's.
+  if (JsonTagsOf(use->format) != nullptr && source.find("tool_calls") == std::string::npos) {
+    WriteCallsAsModels(use->format, &prompt->messages);
+  }
   if (use->format == ToolFormat::kMistral || use->format == ToolFormat::kMistralNames) {
     ShortenCallIds(&prompt->messages);
   }
