@@ -1,5 +1,8 @@
-"""What `cmake --install` puts into a folder is enough for another project, in C and in C++. Arguments: the build folder, the program."""
+"""What `cmake --install` puts into a folder is enough for another project, in C and in C++, and the packages that the image for CPUs
+installs for the program. Arguments: the build folder, the program."""
 import json
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +20,24 @@ def run(*command):
     if done.returncode != 0:
         raise AssertionError(f"{command}: {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-3000:]}")
     return done.stdout
+
+
+class Image(unittest.TestCase):
+    @unittest.skipUnless(shutil.which("dpkg"), "packages are Debian's")
+    def test_has_the_packages_of_the_libraries_that_the_program_loads(self):
+        dockerfile = (ROOT / "packaging/Dockerfile").read_text(encoding="utf-8")
+        [names] = re.findall(r"--no-install-recommends ([^\\]*)", dockerfile)
+        needed = set(re.findall(r"NEEDED +(\S+)", run("objdump", "-p", PROGRAM)))
+        found = dict(re.findall(r"^\s*(\S+) => (/\S+)", run("ldd", PROGRAM), re.MULTILINE))
+        packages = set()
+        for library in needed & found.keys():
+            file = Path(found[library]).resolve()
+            # Debian's list may have the file without /usr, to which the folders of / lead.
+            owners = [line.split(":")[0] for path in (file, str(file).removeprefix("/usr"))
+                      for line in subprocess.run(["dpkg", "-S", path], capture_output=True, text=True).stdout.splitlines()]
+            self.assertTrue(owners, f"{file} belongs to no package")
+            packages.add(owners[0])
+        self.assertEqual(set(names.split()), packages - {"libc6", "libgcc-s1", "libstdc++6"})
 
 
 class Package(unittest.TestCase):
