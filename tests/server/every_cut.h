@@ -24,4 +24,18 @@ void ExpectForEveryCut(const std::string& answer, const Parse& parse, const Resu
   EXPECT_EQ(parse(bytes), expected);
 }
 
+// Expects of parse(pieces) the same for an answer in one piece and cut at random.
+template <typename Random, typename Parse>
+void ExpectForRandomCuts(const std::string& answer, Random& random, const Parse& parse) {
+  using Pieces = std::vector<std::string_view>;
+  const auto whole = parse(Pieces{answer});
+  for (const size_t longest : {1u, 4u, 20u}) {
+    Pieces pieces;
+    for (size_t at = 0; at < answer.size(); at += pieces.back().size()) {
+      pieces.push_back(std::string_view(answer).substr(at, 1 + random() % longest));
+    }
+    ASSERT_EQ(parse(pieces), whole) << answer;
+  }
+}
+
 }  // namespace litecache::testing

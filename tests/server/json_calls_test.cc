@@ -196,14 +196,10 @@ TEST_F(JsonCalls, DoNotDependOnThePieces) {
         const size_t part = random() % (parts.size() + 4);
         answer += part < parts.size() ? parts[part] : part % 2 == 0 ? tags.open : tags.close;
       }
-      const std::string whole = Parse(form.format, {answer});
-      for (const size_t longest : {1u, 4u, 20u}) {
-        Pieces pieces;
-        for (size_t at = 0; at < answer.size(); at += pieces.back().size()) {
-          pieces.push_back(std::string_view(answer).substr(at, 1 + random() % longest));
-        }
-        ASSERT_EQ(Parse(form.format, pieces), whole) << form.name << ": " << answer;
-      }
+      SCOPED_TRACE(form.name);
+      ExpectForRandomCuts(answer, random,
+                          [&](const Pieces& pieces) { return Parse(form.format, pieces); });
+      if (HasFatalFailure()) return;
     }
   }
 }

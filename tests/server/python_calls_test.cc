@@ -104,14 +104,8 @@ TEST(PythonCalls, DoNotDependOnThePieces) {
   for (int i = 0; i < 5000; ++i) {
     std::string answer = i % 2 == 0 ? "<function_calls>f(a=" : "";
     for (size_t count = random() % 16; count > 0; --count) answer += parts[random() % parts.size()];
-    const std::string whole = ParsePython({answer});
-    for (const size_t longest : {1u, 4u, 20u}) {
-      Pieces pieces;
-      for (size_t at = 0; at < answer.size(); at += pieces.back().size()) {
-        pieces.push_back(std::string_view(answer).substr(at, 1 + random() % longest));
-      }
-      ASSERT_EQ(ParsePython(pieces), whole) << answer;
-    }
+    ExpectForRandomCuts(answer, random, [](const Pieces& pieces) { return ParsePython(pieces); });
+    if (HasFatalFailure()) return;
   }
 }
 

@@ -34,22 +34,6 @@ std::string GemmaTags::BeforeArguments(std::string_view name) {
 
 std::string GemmaTags::AllTags() { return fmt::format("{}{}{}", kOpen, kClose, kQuote); }
 
-void GemmaCallParser::Add(std::string_view piece, std::vector<ToolEvent>* events) {
-  pending_ += piece;
-  Run(false, events);
-}
-
-void GemmaCallParser::Finish(std::vector<ToolEvent>* events) { Run(true, events); }
-
-void GemmaCallParser::Run(bool last, std::vector<ToolEvent>* events) {
-  events_ = events;
-  while (Step(last)) {
-  }
-  events_ = nullptr;
-  pending_.erase(0, at_);
-  at_ = 0;
-}
-
 bool GemmaCallParser::Step(bool last) {
   switch (state_) {
     case kText:
@@ -77,15 +61,6 @@ bool GemmaCallParser::Step(bool last) {
 bool GemmaCallParser::SkipBlanks() {
   at_ = std::min(pending_.find_first_not_of(kGemmaBlanks, at_), pending_.size());
   return at_ < pending_.size();
-}
-
-void GemmaCallParser::Emit(ToolEvent::Kind kind, std::string_view text) {
-  if (text.empty() || (kind != ToolEvent::kText && calls_ > most_)) return;
-  if (kind != ToolEvent::kBegin && !events_->empty() && events_->back().kind == kind) {
-    events_->back().text += text;
-  } else {
-    events_->push_back({kind, std::string(text)});
-  }
 }
 
 bool GemmaCallParser::Text(bool last) {

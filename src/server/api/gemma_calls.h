@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "server/api/call_text.h"
+#include "server/api/stepped_parser.h"
 #include "server/api/tool_calls.h"
 
 namespace litecache::server {
@@ -29,13 +30,10 @@ struct GemmaTags {
 // The arguments become JSON. Names of fields may have the quotes of strings, and there may be white
 // space between values; a word that is no value of JSON is a string. The tag that closes a call
 // may be missing.
-class GemmaCallParser final : public CallParser {
+class GemmaCallParser final : public SteppedParser {
  public:
   // Calls beyond `most` are dropped.
-  explicit GemmaCallParser(int most) : most_(most) {}
-
-  void Add(std::string_view piece, std::vector<ToolEvent>* events) override;
-  void Finish(std::vector<ToolEvent>* events) override;
+  explicit GemmaCallParser(int most) : SteppedParser(most) {}
 
  private:
   enum State {
@@ -50,9 +48,7 @@ class GemmaCallParser final : public CallParser {
     kEnd           // of the call
   };
 
-  void Run(bool last, std::vector<ToolEvent>* events);
-  // One step; false where more text is needed.
-  bool Step(bool last);
+  bool Step(bool last) override;
   bool Text(bool last);
   bool Function(bool last);
   bool Element();
@@ -64,26 +60,18 @@ class GemmaCallParser final : public CallParser {
   bool BehindValue();
   bool End();
 
-  std::string_view Rest() const { return std::string_view(pending_).substr(at_); }
   // Moves behind white space; false at the end of what is pending.
   bool SkipBlanks();
   bool Open(char bracket);
   bool CloseBracket();
   // What cannot be part of arguments ends the call.
   bool Broken();
-  void Emit(ToolEvent::Kind kind, std::string_view text);
   void Argument(std::string_view json) { Emit(ToolEvent::kArguments, json); }
 
-  const int most_;
   CallText text_{GemmaTags::kOpen};
   State state_ = kText;
-  std::string pending_;  // not taken apart from at_ on
-  size_t at_ = 0;
-  std::vector<ToolEvent>* events_ = nullptr;  // during a call of Add() or Finish()
-  std::string raw_;                           // of what may be a call
-  std::string open_;                          // the brackets that are open
-  bool comma_ = false;                        // stands before the next element
-  int calls_ = 0;
+  std::string open_;    // the brackets that are open
+  bool comma_ = false;  // stands before the next element
 };
 
 }  // namespace litecache::server

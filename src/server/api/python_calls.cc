@@ -35,22 +35,6 @@ std::optional<std::string> ValueAsJson(std::string_view text) {
 
 std::string PythonTags::AllTags() { return fmt::format("{}{}", kOpen, kClose); }
 
-void PythonCallParser::Add(std::string_view piece, std::vector<ToolEvent>* events) {
-  pending_ += piece;
-  Run(false, events);
-}
-
-void PythonCallParser::Finish(std::vector<ToolEvent>* events) { Run(true, events); }
-
-void PythonCallParser::Run(bool last, std::vector<ToolEvent>* events) {
-  events_ = events;
-  while (Step(last)) {
-  }
-  events_ = nullptr;
-  pending_.erase(0, at_);
-  at_ = 0;
-}
-
 bool PythonCallParser::Step(bool last) {
   switch (state_) {
     case kText:
@@ -70,11 +54,6 @@ bool PythonCallParser::SkipBlanks() {
   raw_ += pending_.substr(at_, end - at_);
   at_ = end;
   return at_ < pending_.size();
-}
-
-void PythonCallParser::Emit(ToolEvent::Kind kind, std::string_view text) {
-  if (text.empty() || (kind != ToolEvent::kText && calls_ > most_)) return;
-  events_->push_back({kind, std::string(text)});
 }
 
 bool PythonCallParser::Text(bool last) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/api/call_text.h"
+#include "server/api/stepped_parser.h"
 #include "server/api/tool_calls.h"
 
 namespace litecache::server {
@@ -26,38 +27,25 @@ struct PythonTags {
 };
 
 // Values may be JSON or literals of Python. They are emitted once they are complete.
-class PythonCallParser final : public CallParser {
+class PythonCallParser final : public SteppedParser {
  public:
   // Calls beyond `most` are dropped.
-  explicit PythonCallParser(int most) : most_(most) {}
-
-  void Add(std::string_view piece, std::vector<ToolEvent>* events) override;
-  void Finish(std::vector<ToolEvent>* events) override;
+  explicit PythonCallParser(int most) : SteppedParser(most) {}
 
  private:
   enum State { kText, kFunction, kArgument, kValue };
 
-  void Run(bool last, std::vector<ToolEvent>* events);
-  // One step; false where more text is needed.
-  bool Step(bool last);
+  bool Step(bool last) override;
   bool Text(bool last);
   bool Function(bool last);
   bool Argument();
   bool Value();
 
-  std::string_view Rest() const { return std::string_view(pending_).substr(at_); }
   // Moves behind white space, which becomes part of raw_; false at the end of what is pending.
   bool SkipBlanks();
-  void Emit(ToolEvent::Kind kind, std::string_view text);
 
-  const int most_;
   CallText text_{PythonTags::kOpen};
   State state_ = kText;
-  std::string pending_;  // not taken apart from at_ on
-  size_t at_ = 0;
-  std::vector<ToolEvent>* events_ = nullptr;  // during a call of Add() or Finish()
-  std::string raw_;                           // of what may be a call
-  int calls_ = 0;
   bool any_ = false;  // arguments of the current call have been emitted
 
   // Of the current value: how far it has been read, and the brackets and the quote that are open.

@@ -29,7 +29,7 @@ TagAt ReadTag(std::string_view text, std::span<const std::string_view> tags) {
 }  // namespace
 
 XmlCallParser::XmlCallParser(const CallTags& tags, std::shared_ptr<const CallTypes> types, int most)
-    : tags_(tags), types_(std::move(types)), most_(most) {
+    : SteppedParser(most), tags_(tags), types_(std::move(types)) {
   const auto given = [](std::vector<std::string_view> all) {
     std::erase(all, "");
     return all;
@@ -43,22 +43,6 @@ XmlCallParser::XmlCallParser(const CallTags& tags, std::shared_ptr<const CallTyp
   name_breaks_ += kXmlBlanks;
   parameter_breaks_ = "<>\n";
   parameter_breaks_ += tags.parameter.name_end.front();
-}
-
-void XmlCallParser::Add(std::string_view piece, std::vector<ToolEvent>* events) {
-  pending_ += piece;
-  Run(false, events);
-}
-
-void XmlCallParser::Finish(std::vector<ToolEvent>* events) { Run(true, events); }
-
-void XmlCallParser::Run(bool last, std::vector<ToolEvent>* events) {
-  events_ = events;
-  while (Step(last)) {
-  }
-  events_ = nullptr;
-  pending_.erase(0, at_);
-  at_ = 0;
 }
 
 bool XmlCallParser::Step(bool last) {
@@ -91,15 +75,6 @@ void XmlCallParser::SkipSpace() {
   const size_t end = std::min(pending_.find_first_not_of(kXmlBlanks, at_), pending_.size());
   space_ += pending_.substr(at_, end - at_);
   at_ = end;
-}
-
-void XmlCallParser::Emit(ToolEvent::Kind kind, std::string_view text) {
-  if (text.empty() || (kind != ToolEvent::kText && calls_ > most_)) return;
-  if (kind != ToolEvent::kBegin && !events_->empty() && events_->back().kind == kind) {
-    events_->back().text += text;
-  } else {
-    events_->push_back({kind, std::string(text)});
-  }
 }
 
 void XmlCallParser::Say(std::string_view text) {

@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "server/api/call_tags.h"
+#include "server/api/stepped_parser.h"
 #include "server/api/tool_calls.h"
 #include "server/api/xml_types.h"
 
@@ -43,13 +44,10 @@ namespace litecache::server {
 // end tag ends it where a further tag follows, or, where a line break before it belongs to it, at
 // the beginning of a line. What stands between parameters otherwise is dropped. The
 // arguments of a call that is cut off are not complete JSON.
-class XmlCallParser final : public CallParser {
+class XmlCallParser final : public SteppedParser {
  public:
   // tags: must outlive this. types: of the functions offered. Calls beyond `most` are dropped.
   XmlCallParser(const CallTags& tags, std::shared_ptr<const CallTypes> types, int most);
-
-  void Add(std::string_view piece, std::vector<ToolEvent>* events) override;
-  void Finish(std::vector<ToolEvent>* events) override;
 
  private:
   enum State {
@@ -65,9 +63,7 @@ class XmlCallParser final : public CallParser {
     kAfterCall
   };
 
-  void Run(bool last, std::vector<ToolEvent>* events);
-  // One step; false where more text is needed.
-  bool Step(bool last);
+  bool Step(bool last) override;
   bool Text(bool last);
   bool Opened(bool last);
   bool Name(bool last);
@@ -79,10 +75,8 @@ class XmlCallParser final : public CallParser {
   bool AfterValue(bool last);
   bool AfterCall(bool last);
 
-  std::string_view Rest() const { return std::string_view(pending_).substr(at_); }
   // Moves white space to space_.
   void SkipSpace();
-  void Emit(ToolEvent::Kind kind, std::string_view text);
   // Keeps white space at the end in space_: before a call it is no part of the text.
   void Say(std::string_view text);
   // What began like a call is text.
@@ -98,14 +92,8 @@ class XmlCallParser final : public CallParser {
   std::vector<std::string_view> begin_, between_, after_call_;
   std::string name_breaks_, parameter_breaks_;  // characters that no name has
   const std::shared_ptr<const CallTypes> types_;
-  const int most_;
   State state_ = kText;
-  std::string pending_;  // not taken apart from at_ on
-  size_t at_ = 0;
-  std::vector<ToolEvent>* events_ = nullptr;  // during a call of Add() or Finish()
-  std::string space_;                         // white space that is not emitted
-  std::string raw_;                           // of what may be a call
-  int calls_ = 0;
+  std::string space_;  // white space that is not emitted
 
   // Of the current call.
   bool tagged_ = false;                       // it stands behind the tag that opens calls
