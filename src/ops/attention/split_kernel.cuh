@@ -47,7 +47,13 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
   if (threadIdx.x == 0) PrefetchToL2(p.arrivals + blockIdx.x);
   if (waited) WaitForKernelBefore();
   CountTiles<typename Tiles::Places>(p, pairs, results.tiles, ends);
-  const TileSplit split = DealTiles(pairs, Tiles::kLonger, ends);
+  // Whole runs let the blocks that have different queries for the same rows read these at the same
+  // time, so that all but one find them in the L2 cache: 8 tokens of 4 query heads over 131,072
+  // rows take 193 us instead of 267, 16 take 345 instead of 515.
+  const bool same_rows = Tiles::kChunk && p.query_blocks > 1;
+  const uint32_t longer = same_rows ? ends[pairs] / gridDim.x / 5 : Tiles::kLonger;
+  constexpr int kMostPairs = Tiles::kChunk ? 64 : 32;
+  const TileSplit split = DealTiles<kMostPairs>(pairs, longer, ends);
   const uint32_t block = blockIdx.x;
   if (block >= split.blocks) {
     if (!waited) WaitForKernelBefore();

@@ -148,28 +148,45 @@ __device__ inline void CountTiles(const SplitProblem& p, int32_t pairs, uint32_t
 }
 
 // Divides the tiles among blocks. With few pairs, no block gets tiles of two pairs if that
-// lengthens the runs by at most `longer` tiles, the cost of a pair's end to a block: `ends` then
-// describes pairs padded to whole runs. Called by the whole block.
+// lengthens the runs by at most `longer` tiles: `ends` then describes pairs padded to whole runs.
+// Up to kMost pairs are few. Called by the whole block.
+template <int kMost>
 __device__ inline TileSplit DealTiles(int32_t pairs, uint32_t longer, uint32_t* ends) {
+  constexpr int kALane = kMost / 32;  // pairs lane, lane + 32 ...
   const uint32_t least = 2 * (blockDim.x / 32);
   const TileSplit even(ends[pairs], gridDim.x, least);
-  if (pairs > 32) return even;
+  if (pairs > kMost) return even;
   const int32_t lane = threadIdx.x % 32;
-  const uint32_t tiles = lane < pairs ? ends[lane + 1] - ends[lane] : 0;
-  const uint32_t longest = __reduce_max_sync(kAll, tiles);
-  const auto busy = static_cast<uint32_t>(__popc(__ballot_sync(kAll, tiles > 0)));
+  uint32_t sums[kALane], longest = 0, busy = 0;
+#pragma unroll
+  for (int i = 0; i < kALane; ++i) {
+    const int32_t pair = i * 32 + lane;
+    sums[i] = pair < pairs ? ends[pair + 1] - ends[pair] : 0;
+    longest = max(longest, __reduce_max_sync(kAll, sums[i]));
+    busy += static_cast<uint32_t>(__popc(__ballot_sync(kAll, sums[i] > 0)));
+  }
   if (busy == 0 || busy > gridDim.x) return even;
   const uint32_t blocks_a_pair = gridDim.x / busy;
   const uint32_t length = max((longest + blocks_a_pair - 1) / blocks_a_pair, least);
   if (length > max(even.length, least) + longer) return even;
-  uint32_t sum = (tiles + length - 1) / length;  // inclusive prefix sum of the pairs' runs
-  for (int step = 1; step < 32; step *= 2) {
-    const uint32_t other = __shfl_up_sync(kAll, sum, step);
-    if (lane >= step) sum += other;
+  uint32_t blocks = 0;
+#pragma unroll
+  for (int i = 0; i < kALane; ++i) {  // inclusive prefix sums of the pairs' runs
+    sums[i] = (sums[i] + length - 1) / length;
+    for (int step = 1; step < 32; step *= 2) {
+      const uint32_t other = __shfl_up_sync(kAll, sums[i], step);
+      if (lane >= step) sums[i] += other;
+    }
+    sums[i] += blocks;
+    blocks = __shfl_sync(kAll, sums[i], 31);
   }
-  const uint32_t blocks = __shfl_sync(kAll, sum, 31);
   __syncthreads();
-  if (threadIdx.x < 32 && lane < pairs) ends[lane + 1] = sum * length;
+  if (threadIdx.x < 32) {
+#pragma unroll
+    for (int i = 0; i < kALane; ++i) {
+      if (i * 32 + lane < pairs) ends[i * 32 + lane + 1] = sums[i] * length;
+    }
+  }
   __syncthreads();
   return TileSplit::Runs(blocks, length);
 }
