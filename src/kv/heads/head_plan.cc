@@ -127,8 +127,9 @@ HeadPlan MakeHeadPlan(const Layout& layout, const KvOptions& options, const Prof
   plan.sources.resize(static_cast<size_t>(layout.layers), -1);
   // Rows that are attended unchecked were chosen with predicted queries.
   const bool prefetch = LayersAhead(plan.sources) > 0 && !options.verify_predictions;
+  const bool all = options.resident_heads == "all";
   // Nothing hides the transfer of a layer that is not predicted where others are.
-  const bool keeps_unpredicted = LayersAhead(plan.sources) > 0;
+  const bool keeps_unpredicted = LayersAhead(plan.sources) > 0 && !all;
   plan.layers = layout.layers;
   plan.kv_heads = layout.kv_heads;
   plan.heads.resize(static_cast<size_t>(layout.layers * layout.kv_heads));
@@ -165,7 +166,6 @@ HeadPlan MakeHeadPlan(const Layout& layout, const KvOptions& options, const Prof
   }
 
   const bool formula = options.resident_heads == "formula";
-  const bool all = options.resident_heads == "all";
   const int64_t count =
       formula || all || options.resident_heads == "none" ? 0 : std::stoll(options.resident_heads);
   if ((formula || count > 0) && !measured) {

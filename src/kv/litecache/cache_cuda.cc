@@ -108,7 +108,7 @@ int64_t CudaLiteCache::Describe(const Step& step) {
       continue;
     }
     longest = std::max(longest, part.past + 1);
-    if (sequences_.filled(part.id)) continue;
+    if (tiers_.shape.offloaded == 0 || sequences_.filled(part.id)) continue;
     block_.flag(i) = 1;
     fills_.push_back(part);
   }
@@ -149,11 +149,10 @@ void CudaLiteCache::BeginStep(const Step& step) {
   decode_.BeginStep(block_.Decoding(context_), keeps_rows);
 }
 
-std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step& step) const {
-  if (step.decode_rows != step.rows || !fills_.empty() || !pulls_.replayable()) {
-    return std::nullopt;
-  }
+std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
+  if (!fills_.empty() || !pulls_.replayable()) return std::nullopt;
   RecordingKey key;
+  if (!prefill_.AddTo(&key)) return std::nullopt;
   key.Add(block_.memory()).Add(pulls_.key()).Add(context_);
   layers_.AddTo(&key);
   decode_.AddTo(&key);
@@ -206,9 +205,7 @@ void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, cons
   unchecked_.Issue();
   Start(stream, softmax.scale);
   if (block_.decoding() > 0) decode_.Attend(stream, layer, q, k, v, softmax, out);
-  for (int64_t i = 0; i < block_.prefilling(); ++i) {
-    prefill_.Attend(stream, layer, i, q, k, v, softmax, &out);
-  }
+  prefill_.Attend(stream, layer, q, k, v, softmax, &out);
   if (layer + 1 == tiers_.shape.layout.layers) {
     for (CudaBranch* branch : Branches()) branch->JoinAll(stream);
     // Ends the sharing after the last layer's products and the logits'.
@@ -222,9 +219,7 @@ void CudaLiteCache::StoreRows(Stream& stream, int64_t layer, const Step& step, c
                               const MatrixView& k, const MatrixView& v) {
   LC_CHECK(layer >= 0 && layer < tiers_.shape.layout.layers && step.decode_rows == 0);
   Start(stream, /*scale=*/1);
-  for (int64_t i = 0; i < block_.prefilling(); ++i) {
-    prefill_.Attend(stream, layer, i, q, k, v, /*softmax=*/1, /*out=*/nullptr);
-  }
+  prefill_.Attend(stream, layer, q, k, v, /*softmax=*/1, /*out=*/nullptr);
 }
 
 void CudaLiteCache::EndStep(const Step& step) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "device/sections.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/reuse/qsac_lookup_cuda.h"
 #include "ops/rows/rows_cuda.h"
@@ -177,22 +178,49 @@ void CudaPrefillPath::StoreStaged(Stream& stream, const Turn& turn, const Matrix
                       {.kind = RowRange::kNew});
 }
 
-void CudaPrefillPath::Attend(Stream& stream, int64_t layer, int64_t index, const MatrixView& q,
-                             const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
-                             const MatrixView* out) {
-  const Shape& shape = tiers_.shape;
-  const bool offloaded = shape.offloads(layer);
-  const Turn turn{layer, index};
+bool CudaPrefillPath::Together() const {
+  return tiers_.shape.offloaded == 0 && block_.prefilling() > 0 &&
+         prompts_.SameOverAnyContext(block_.AllPrefilling(), tiers_.shape.format);
+}
+
+bool CudaPrefillPath::AddTo(RecordingKey* key) const {
+  if (block_.prefilling() == 0) return true;
+  if (!Together()) return false;
+  key->Add(block_.prefilling()).Add(int64_t{block_.AllPrefilling().max_rows});
+  key->Add(int64_t{block_.AllRings().max_rows});
+  return true;
+}
+
+void CudaPrefillPath::AttendTogether(Stream& stream, int64_t layer, const MatrixView& q,
+                                     const MatrixView& k, const MatrixView& v,
+                                     const ops::Softmax& softmax, const MatrixView& out) {
+  const ops::cuda::LiteCacheShape& shape = layers_.shape();
+  const LiteCacheLayer& heads = layers_.at(layer);
+  const StepView step = block_.AllPrefilling();
+  if (const StepView rings = block_.AllRings(); rings.max_rows > 0) {
+    retriever_.Encode(stream, layer, rings, shape, heads, nullptr);
+  }
+  retriever_.Encode(stream, layer, step, shape, heads, &k);
+  ops::cuda::AppendRows(stream, step, shape.kv_heads, heads.resident, k, v);
+  const SectionScope section(stream, Section::kAttention);
+  ops::cuda::PagedAttention(stream, step, shape.kv_heads, heads.resident, q,
+                            tiers_.shape.layout.q_heads, softmax, out, layers_.scratch());
+}
+
+void CudaPrefillPath::AttendChunk(Stream& stream, const Turn& turn, const MatrixView& q,
+                                  const MatrixView& k, const MatrixView& v,
+                                  const ops::Softmax& softmax, const MatrixView* out) {
+  const bool offloaded = tiers_.shape.offloads(turn.layer);
   if (offloaded && out == nullptr) SpillRing(stream, turn);
   if (offloaded && out != nullptr && turns_ == 0) {
     pulls_.link().Fork(stream);
     Fetch(turn, set());
   }
   Encode(stream, turn, k);
-  const StepView step = block_.Prefilling(index);
+  const StepView step = block_.Prefilling(turn.chunk);
   if (offloaded) {
-    if (chunks_[static_cast<size_t>(index)].labels) {
-      ops::cuda::KeepLastQueries(stream, step, layers_.shape(), layers_.at(layer), q);
+    if (chunks_[static_cast<size_t>(turn.chunk)].labels) {
+      ops::cuda::KeepLastQueries(stream, step, layers_.shape(), layers_.at(turn.layer), q);
     }
     if (out != nullptr) {
       AttendStaged(stream, turn, q, k, v, softmax, *out);
@@ -200,10 +228,19 @@ void CudaPrefillPath::Attend(Stream& stream, int64_t layer, int64_t index, const
       StoreStaged(stream, turn, k, v);
     }
   }
-  if (layers_.HasResident(layer)) {
-    const RowTable& resident = layers_.at(layer).resident;
-    ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, resident, k, v);
+  if (layers_.HasResident(turn.layer)) {
+    const RowTable& resident = layers_.at(turn.layer).resident;
+    ops::cuda::AppendRows(stream, step, tiers_.shape.layout.kv_heads, resident, k, v);
     if (out != nullptr) AttendRows(stream, turn, resident, q, softmax, *out);
+  }
+}
+
+void CudaPrefillPath::Attend(Stream& stream, int64_t layer, const MatrixView& q,
+                             const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
+                             const MatrixView* out) {
+  if (out != nullptr && Together()) return AttendTogether(stream, layer, q, k, v, softmax, *out);
+  for (int64_t i = 0; i < block_.prefilling(); ++i) {
+    AttendChunk(stream, {layer, i}, q, k, v, softmax, out);
   }
 }
 

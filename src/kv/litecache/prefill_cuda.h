@@ -38,10 +38,11 @@ class CudaPrefillPath {
 
   // `block` must hold the step's sequences; adds ring entries and the chunks' staging pages to it.
   void BeginStep(const Step& step);
-  // As Cache::Attend for chunk `index` of the step; with out null as RowStore::StoreRows.
-  void Attend(Stream& stream, int64_t layer, int64_t index, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, const ops::Softmax& softmax,
-              const MatrixView* out);
+  // As Cache::Attend for the step's chunks; with out null as RowStore::StoreRows.
+  void Attend(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
+              const MatrixView& v, const ops::Softmax& softmax, const MatrixView* out);
+  // Adds what a recording of the step's chunks depends on; false if they cannot be recorded.
+  bool AddTo(RecordingKey* key) const;
 
  private:
   // A chunk at one layer. Turns alternate between the two sets of staging pages.
@@ -54,6 +55,13 @@ class CudaPrefillPath {
     bool labels = false;  // its last query becomes the label of every head
   };
 
+  // Whether the step's chunks are attended in the same operations over any context: all rows are on
+  // the device, and each chunk has few new ones, as those that verify drafts.
+  bool Together() const;
+  void AttendTogether(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
+                      const MatrixView& v, const ops::Softmax& softmax, const MatrixView& out);
+  void AttendChunk(Stream& stream, const Turn& turn, const MatrixView& q, const MatrixView& k,
+                   const MatrixView& v, const ops::Softmax& softmax, const MatrixView* out);
   std::optional<Turn> After(const Turn& turn) const;
   // Stores rows generated since the last prompt that are still recent.
   void SpillRing(Stream& stream, const Turn& turn);

@@ -71,4 +71,14 @@ ops::cuda::StepView StepBlock::Ring(int64_t index) const {
   return view;
 }
 
+ops::cuda::StepView StepBlock::AllRings() const {
+  ops::cuda::StepView all = AllPrefilling();
+  all.sequences = device_sequences() + ring_index(0);
+  all.max_rows = 0;
+  for (int64_t i = 0; i < prefilling_; ++i) {
+    all.max_rows = std::max(all.max_rows, Ring(i).max_rows);
+  }
+  return all;
+}
+
 }  // namespace litecache::kv

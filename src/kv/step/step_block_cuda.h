@@ -39,6 +39,7 @@ class StepBlock {
   // the sequence that are not stored.
   ops::cuda::StepSequence& ring(int64_t index) { return sequences()[ring_index(index)]; }
   ops::cuda::StepView Ring(int64_t index) const;
+  ops::cuda::StepView AllRings() const;
 
   int64_t decoding() const { return decoding_; }
   int64_t prefilling() const { return prefilling_; }

@@ -130,6 +130,11 @@ TEST(HeadPlan, AllHeadsMayBeResidentWithoutAProfileAndThenSelect) {
   EXPECT_FALSE(plan.ResidentsSelect(0));
   EXPECT_TRUE(plan.ResidentsSelect(1));
   EXPECT_EQ(plan.selecting_layers(), 2);
+  // Layer 1 is not predicted. Nothing has to be brought for it here, so that it selects, too.
+  const std::vector<int64_t> sources = {-1, -1, 1};
+  EXPECT_TRUE(MakeHeadPlan(kLayout, options, nullptr, sources, 1).ResidentsSelect(1));
+  options.resident_heads = "0";
+  EXPECT_TRUE(MakeHeadPlan(kLayout, options, nullptr, sources, 1).at(1, 0).dense);
 }
 
 TEST(HeadPlan, ResidentHeadsByFormulaAreWhatTheLinkCannotServe) {
