@@ -24,6 +24,40 @@ __device__ inline void UniteKept(const DeviceKeptBlocks& kept, int32_t q_head, i
   __syncthreads();
 }
 
+// The tiles of rows that any of a block's queries attends, in order: those of the sink, and from
+// the first query's window on, or those with kept blocks.
+template <Rows kRows>
+struct AttendedTiles {
+  int32_t end;
+  int32_t sink_end, window;   // Rows::kWindow: where the sink's end, and the window's begin
+  const uint32_t* any_keeps;  // Rows::kKept: bits of the blocks that any of the queries keeps
+
+  // All in rows.
+  __device__ __forceinline__ AttendedTiles(int32_t row_end, int32_t sink, int32_t window_begin,
+                                           const uint32_t* keeps)
+      : end((row_end + kKvRows - 1) / kKvRows),
+        sink_end((sink + kKvRows - 1) / kKvRows),
+        window(kRows == Rows::kWindow ? max(sink_end, window_begin / kKvRows) : 0),
+        any_keeps(keeps) {}
+
+  __device__ __forceinline__ int32_t After(int32_t tile) const {
+    ++tile;
+    if constexpr (kRows == Rows::kKept) {
+      constexpr int kTiles = KeptBlocks::kRows / kKvRows;  // of a block
+      while (tile < end && (any_keeps[tile / kTiles / 32] >> tile / kTiles % 32 & 1) == 0) ++tile;
+    }
+    return kRows == Rows::kWindow && tile >= sink_end ? max(tile, window) : tile;
+  }
+};
+
+// Columns that no copy writes must be finite numbers. Called by the whole block.
+__device__ inline void ClearShared(std::byte* shared, int bytes) {
+  for (int i = threadIdx.x * 16; i < bytes; i += kThreads * 16) {
+    *reinterpret_cast<int4*>(shared + i) = int4{0, 0, 0, 0};
+  }
+  __syncthreads();
+}
+
 template <int kHeadDim, Rows kRows, bool kCapped>
 __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
     TiledKernel(const __grid_constant__ TiledProblem p) {
@@ -49,42 +83,25 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
   const auto query_tile = shared;
   const uint32_t stages = SharedAddress(shared + Shape::kQueries * Shape::kQueryBytes);
 
-  if (a.head_dim < kHeadDim) {  // columns that no copy writes must be finite numbers
-    for (int i = threadIdx.x * 16; i < Shape::kBytes; i += kThreads * 16) {
-      *reinterpret_cast<int4*>(shared + i) = int4{0, 0, 0, 0};
-    }
-    __syncthreads();
-  }
+  if (a.head_dim < kHeadDim) ClearShared(shared, Shape::kBytes);
   // Query i attends rows below past + i / group + 1.
   const int32_t last = min(first + Shape::kQueries, queries) - 1;
   const int32_t end = past + last / a.group + 1;
-  const int32_t tiles = (end + kKvRows - 1) / kKvRows;
-  // The tiles of rows that are attended: those of the sink, and from the first query's window on.
   const int32_t sink = kWindow ? p.access.table.sink : 0;
-  const int32_t sink_tiles = (sink + kKvRows - 1) / kKvRows;
-  const int32_t window_tile =
-      kWindow ? max(sink_tiles, (past + first / a.group + 1 - p.window) / kKvRows) : 0;
   __shared__ uint32_t any_keeps[kKept ? kMostWords : 1];
   if constexpr (kKept) UniteKept(p.kept, head, first, last, any_keeps);
-  const auto next = [&](int32_t tile) {
-    ++tile;
-    if constexpr (kKept) {
-      constexpr int kTiles = KeptBlocks::kRows / kKvRows;  // of a block
-      while (tile < tiles && (any_keeps[tile / kTiles / 32] >> tile / kTiles % 32 & 1) == 0) ++tile;
-    }
-    return kWindow && tile >= sink_tiles ? max(tile, window_tile) : tile;
-  };
-  const int32_t first_tile = next(-1);
+  const AttendedTiles<kRows> tiles(end, sink, past + first / a.group + 1 - p.window, any_keeps);
+  const int32_t first_tile = tiles.After(-1);
   // A tile's page address is loaded one tile before its rows.
   const auto address = [&](int32_t tile) -> const std::byte* {
-    return whole_tiles && tile < tiles ? list.Row(tile * kKvRows) : nullptr;
+    return whole_tiles && tile < tiles.end ? list.Row(tile * kKvRows) : nullptr;
   };
   const std::byte* ahead = address(first_tile);
   const auto copy = [&](int32_t tile, int32_t stage) {
     CopyTile<kHeadDim>(list, ahead, kWindow ? &p.access : nullptr, tile * kKvRows, end, a.head_dim,
                        first_value, stages + stage % Shape::kStages * Shape::kStageBytes);
     CommitCopies();
-    ahead = address(next(tile));
+    ahead = address(tiles.After(tile));
   };
   copy(first_tile, 0);
 
@@ -113,11 +130,11 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
   const uint32_t own_queries =
       SharedAddress(query_tile) + warp * Shape::kWarpQueries * Shape::kQueryBytes;
   int32_t count = 0;
-  for (int32_t tile = first_tile; tile < tiles; ++count) {
+  for (int32_t tile = first_tile; tile < tiles.end; ++count) {
     WaitForCopies<0>();
     __syncthreads();  // this tile has arrived, and the previous one has been read
-    const int32_t after = next(tile);
-    if (Shape::kStages > 1 && after < tiles) copy(after, count + 1);
+    const int32_t after = tiles.After(tile);
+    if (Shape::kStages > 1 && after < tiles.end) copy(after, count + 1);
     const int32_t begin = tile * kKvRows;
     const uint32_t stage = stages + count % Shape::kStages * Shape::kStageBytes;
     if (!idle && begin < any_sees) {
@@ -150,7 +167,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
         AttendTile<kHeadDim, true, kWindow, kCapped>(a, own_queries, stage, limits, &state);
       }
     }
-    if (Shape::kStages == 1 && after < tiles) {
+    if (Shape::kStages == 1 && after < tiles.end) {
       __syncthreads();
       copy(after, count + 1);
     }

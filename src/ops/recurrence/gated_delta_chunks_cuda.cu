@@ -93,6 +93,180 @@ __device__ inline void Add(float (&x)[4], const float4& y) {
   x[3] += y.w;
 }
 
+// Accumulators of a warp's columns: with the tokens of a chunk, with the tokens whose outputs are
+// its own, and S: tile i has the keys 8 i + [0, 8) of the warp's half.
+using ChunkTiles = float[kTiles][4];
+using OwnTiles = float[kTiles / 2][4];
+using StateTiles = float[kWarpKeys / 8][4];
+
+// The first of the 16 tokens of the warp's own tiles i and i + 1, i = 0 or 2, in tiles: half 0 has
+// the first and the last 16 of a chunk, half 1 the rest. That is as many products with the
+// triangular P.
+__device__ inline int32_t OwnTile(int32_t half, int i) {
+  return half == 0 ? (i == 0 ? 0 : kTiles - 2) : i + 2;
+}
+
+__device__ inline void LoadState(const float* state, bool fresh, StateTiles& s) {
+#pragma unroll
+  for (int i = 0; i < kWarpKeys / 8; ++i) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      s[i][e] = fresh ? 0.0f : state[(8 * i + e % 2) * kChunkDim + e / 2 * 8] * kValueScale;
+    }
+  }
+}
+
+__device__ inline void StoreState(const StateTiles& s, float* state) {
+#pragma unroll
+  for (int i = 0; i < kWarpKeys / 8; ++i) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      state[(8 * i + e % 2) * kChunkDim + e / 2 * 8] = s[i][e] / kValueScale;
+    }
+  }
+}
+
+// key_sums += K S, query_sums += Q S: the part of the warp's keys.
+__device__ inline void MultiplyState(const StateTiles& s, uint32_t stage, int32_t half,
+                                     ChunkTiles& key_sums, ChunkTiles& query_sums) {
+  uint32_t operand[kWarpKeys / 16][4];
+#pragma unroll
+  for (int k = 0; k < kWarpKeys / 16; ++k) AsOperand(s[2 * k], s[2 * k + 1], operand[k]);
+#pragma unroll
+  for (int k = 0; k < kWarpKeys / 16; ++k) {
+#pragma unroll
+    for (int i = 0; i < kTiles; i += 2) {
+      MultiplyRows(key_sums[i], key_sums[i + 1], operand[k], stage + kKeys, 8 * i,
+                   half * kWarpKeys / 8 + 2 * k);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kWarpKeys / 16; ++k) {
+#pragma unroll
+    for (int i = 0; i < kTiles; i += 2) {
+      MultiplyRows(query_sums[i], query_sums[i + 1], operand[k], stage + kQueries, 8 * i,
+                   half * kWarpKeys / 8 + 2 * k);
+    }
+  }
+}
+
+// Adds up what the two warps with the same columns have: all of K S for both, and of Q S each one's
+// own tokens. given, taken: what the warp and the other one write, [kGiven][32 lanes]. Called by
+// the whole block.
+__device__ inline void AddOtherKeys(float4* given, const float4* taken, int32_t half,
+                                    ChunkTiles& key_sums, const ChunkTiles& query_sums,
+                                    OwnTiles& own) {
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) given[32 * i] = AsFloat4(key_sums[i]);
+#pragma unroll
+  for (int i = 0; i < kTiles / 2; ++i) {
+    const int outer = i < 2 ? i : i + kTiles / 2, inner = i + 2;
+    float other[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      own[i][e] = half == 0 ? query_sums[outer][e] : query_sums[inner][e];
+      other[e] = half == 0 ? query_sums[inner][e] : query_sums[outer][e];
+    }
+    given[32 * (kTiles + i)] = AsFloat4(other);
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) Add(key_sums[i], taken[32 * i]);
+#pragma unroll
+  for (int i = 0; i < kTiles / 2; ++i) Add(own[i], taken[32 * (kTiles + i)]);
+}
+
+// corrections += D, the product of (I + A)^-1 and R. key_sums: K S, becomes R.
+__device__ inline void Correct(const float* values, const ChunkFactors* factors, uint32_t stage,
+                               ChunkTiles& key_sums, ChunkTiles& corrections) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  uint32_t missing[kTiles / 2][4];
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int32_t t = 8 * i + lane % 4 * 2 + e % 2;
+      const float v = values[t * kValuePitch + e / 2 * 8] * kValueScale;
+      key_sums[i][e] = factors[t].step * fmaf(-factors[t].since, key_sums[i][e], v);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kTiles / 2; ++k) {
+    AsOperand(key_sums[2 * k], key_sums[2 * k + 1], missing[k]);
+  }
+#pragma unroll
+  for (int k = 0; k < kTiles / 2; ++k) {
+#pragma unroll
+    for (int i = 2 * k; i < kTiles; i += 2) {
+      MultiplyRows(corrections[i], corrections[i + 1], missing[k], stage + kWeights, 8 * i, 2 * k);
+    }
+  }
+}
+
+// The outputs of the warp's own tokens: of Q S (own) and P D. Those of the chunk's `count` tokens
+// are written, scaled: token t's to row `row` + t of `convolved`, from `column` on.
+__device__ inline void MakeOutputs(const DeltaArguments& a, const ChunkTiles& corrections,
+                                   const ChunkFactors* factors, uint32_t stage, int32_t half,
+                                   int32_t row, int32_t count, int32_t column, OwnTiles& own) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  uint32_t operand[kTiles / 2][4];
+#pragma unroll
+  for (int k = 0; k < kTiles / 2; ++k) {
+    AsOperand(corrections[2 * k], corrections[2 * k + 1], operand[k]);
+  }
+#pragma unroll
+  for (int i = 0; i < kTiles / 2; i += 2) {
+    const int32_t tile = OwnTile(half, i);
+    const int32_t t = 8 * tile + lane % 4 * 2;
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      own[i][e] *= factors[t + e % 2].since;
+      own[i + 1][e] *= factors[t + 8 + e % 2].since;
+    }
+#pragma unroll
+    for (int k = 0; k < kTiles / 2; ++k) {
+      if (2 * k > tile) continue;
+      MultiplyRows(own[i], own[i + 1], operand[k], stage + kWeights, 8 * tile, kTiles + 2 * k);
+    }
+    const float scale = a.query_scale / kValueScale;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const int32_t token = t + e / 4 * 8 + e % 2;
+      if (token >= count) continue;
+      a.convolved[row + token][column + e % 4 / 2 * 8] = own[i + e / 4][e % 4] * scale;
+    }
+  }
+}
+
+// S after the chunk's `count` tokens, the warp's keys. corrections: D; its tokens are decayed.
+__device__ inline void UpdateState(const ChunkFactors* factors, uint32_t stage, int32_t half,
+                                   int32_t count, ChunkTiles& corrections, StateTiles& s) {
+  const auto lane = static_cast<int32_t>(threadIdx.x % 32);
+  const float decay = factors[count - 1].since;
+#pragma unroll
+  for (auto& tile : s) {
+#pragma unroll
+    for (float& x : tile) x *= decay;
+  }
+#pragma unroll
+  for (int k = 0; k < kTiles / 2; ++k) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      const int32_t t = 8 * (2 * k + e / 4) + lane % 4 * 2 + e % 2;
+      corrections[2 * k + e / 4][e % 4] *= factors[t].until;
+    }
+    uint32_t operand[4];
+    AsOperand(corrections[2 * k], corrections[2 * k + 1], operand);
+#pragma unroll
+    for (int i = 0; i < kWarpKeys / 8; i += 2) {
+      uint32_t b[4];
+      LoadTransposed(b, RowsFirst(stage + kKeys, 16 * k, half * kWarpKeys / 8 + i));
+      MultiplyAddF16(s[i], operand, b[0], b[1]);
+      MultiplyAddF16(s[i + 1], operand, b[2], b[3]);
+    }
+  }
+}
+
 // One block per sequence, value head and kColumns columns.
 __global__ void __launch_bounds__(kThreads) ChunksKernel(const DeltaArguments a) {
   extern __shared__ __align__(128) std::byte memory[];
@@ -112,18 +286,10 @@ __global__ void __launch_bounds__(kThreads) ChunksKernel(const DeltaArguments a)
   const ChunkOperands operands(a);
   LoadChunk(a, operands, shared, first_row, min(kChunk, rows), head, value);
 
-  // Tile i of S has the keys 8 i + [0, 8) of the warp's half.
-  float s[kWarpKeys / 8][4];
+  StateTiles s;
   float* const state = StateOf(a, sequence, head, block_column + warp_column) +
                        (half * kWarpKeys + lane % 4 * 2) * kChunkDim;
-  const bool fresh = sequence.past == 0;
-#pragma unroll
-  for (int i = 0; i < kWarpKeys / 8; ++i) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      s[i][e] = fresh ? 0.0f : state[(8 * i + e % 2) * kChunkDim + e / 2 * 8] * kValueScale;
-    }
-  }
+  LoadState(state, sequence.past == 0, s);
 
   auto* const partials = reinterpret_cast<float4*>(memory + kPartials);
   float4* const given = partials + warp * kGiven * 32 + lane;
@@ -140,144 +306,16 @@ __global__ void __launch_bounds__(kThreads) ChunksKernel(const DeltaArguments a)
     const auto* factors = reinterpret_cast<const ChunkFactors*>(memory + place + kFactors);
     const auto* values = reinterpret_cast<const float*>(memory + place + kValues) + warp_column;
 
-    // K S and Q S, tiles of 8 tokens: the warp's keys' part.
-    float given_values[kTiles][4] = {}, out[kTiles][4] = {};
-    {
-      uint32_t operand[kWarpKeys / 16][4];
-#pragma unroll
-      for (int k = 0; k < kWarpKeys / 16; ++k) AsOperand(s[2 * k], s[2 * k + 1], operand[k]);
-#pragma unroll
-      for (int k = 0; k < kWarpKeys / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < kTiles; i += 2) {
-          MultiplyRows(given_values[i], given_values[i + 1], operand[k], stage + kKeys, 8 * i,
-                       half * kWarpKeys / 8 + 2 * k);
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < kWarpKeys / 16; ++k) {
-#pragma unroll
-        for (int i = 0; i < kTiles; i += 2) {
-          MultiplyRows(out[i], out[i + 1], operand[k], stage + kQueries, 8 * i,
-                       half * kWarpKeys / 8 + 2 * k);
-        }
-      }
-    }
-    // Both warps need all of K S. Of outputs, one makes the first and the last 16 tokens', the
-    // other the rest: as many products with the triangular P.
-    float own_out[kTiles / 2][4];
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) given[32 * i] = AsFloat4(given_values[i]);
-#pragma unroll
-    for (int i = 0; i < kTiles / 2; ++i) {
-      const int outer = i < 2 ? i : i + kTiles / 2, inner = i + 2;
-      float other_out[4];
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        own_out[i][e] = half == 0 ? out[outer][e] : out[inner][e];
-        other_out[e] = half == 0 ? out[inner][e] : out[outer][e];
-      }
-      given[32 * (kTiles + i)] = AsFloat4(other_out);
-    }
-    __syncthreads();
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) Add(given_values[i], taken[32 * i]);
-#pragma unroll
-    for (int i = 0; i < kTiles / 2; ++i) Add(own_out[i], taken[32 * (kTiles + i)]);
-
-    // R as the operand of D, and D.
-    float corrections[kTiles][4] = {};
-    {
-      uint32_t missing[kTiles / 2][4];
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int32_t t = 8 * i + lane % 4 * 2 + e % 2;
-          const float v = values[t * kValuePitch + e / 2 * 8] * kValueScale;
-          given_values[i][e] = factors[t].step * fmaf(-factors[t].since, given_values[i][e], v);
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < kTiles / 2; ++k) {
-        AsOperand(given_values[2 * k], given_values[2 * k + 1], missing[k]);
-      }
-#pragma unroll
-      for (int k = 0; k < kTiles / 2; ++k) {
-#pragma unroll
-        for (int i = 2 * k; i < kTiles; i += 2) {
-          MultiplyRows(corrections[i], corrections[i + 1], missing[k], stage + kWeights, 8 * i,
-                       2 * k);
-        }
-      }
-    }
-
-    // The outputs of the warp's 32 tokens, from `t` on 16 each.
-    {
-      uint32_t operand[kTiles / 2][4];
-#pragma unroll
-      for (int k = 0; k < kTiles / 2; ++k) {
-        AsOperand(corrections[2 * k], corrections[2 * k + 1], operand[k]);
-      }
-#pragma unroll
-      for (int i = 0; i < kTiles / 2; i += 2) {
-        const int32_t tile = half == 0 ? (i == 0 ? 0 : kTiles - 2) : i + 2;
-        const int32_t t = 8 * tile + lane % 4 * 2;
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          own_out[i][e] *= factors[t + e % 2].since;
-          own_out[i + 1][e] *= factors[t + 8 + e % 2].since;
-        }
-#pragma unroll
-        for (int k = 0; k < kTiles / 2; ++k) {
-          if (2 * k > tile) continue;
-          MultiplyRows(own_out[i], own_out[i + 1], operand[k], stage + kWeights, 8 * tile,
-                       kTiles + 2 * k);
-        }
-        const float scale = a.query_scale / kValueScale;
-#pragma unroll
-        for (int e = 0; e < 8; ++e) {
-          const int32_t own = t + e / 4 * 8 + e % 2;
-          if (own >= count) continue;
-          a.convolved[first_row + begin + own][value + warp_column + e % 4 / 2 * 8] =
-              own_out[i + e / 4][e % 4] * scale;
-        }
-      }
-    }
-
-    // S, the warp's keys.
-    const float decay = factors[count - 1].since;
-#pragma unroll
-    for (auto& tile : s) {
-#pragma unroll
-      for (float& x : tile) x *= decay;
-    }
-#pragma unroll
-    for (int k = 0; k < kTiles / 2; ++k) {
-#pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        const int32_t t = 8 * (2 * k + e / 4) + lane % 4 * 2 + e % 2;
-        corrections[2 * k + e / 4][e % 4] *= factors[t].until;
-      }
-      uint32_t operand[4];
-      AsOperand(corrections[2 * k], corrections[2 * k + 1], operand);
-#pragma unroll
-      for (int i = 0; i < kWarpKeys / 8; i += 2) {
-        uint32_t b[4];
-        LoadTransposed(b, RowsFirst(stage + kKeys, 16 * k, half * kWarpKeys / 8 + i));
-        MultiplyAddF16(s[i], operand, b[0], b[1]);
-        MultiplyAddF16(s[i + 1], operand, b[2], b[3]);
-      }
-    }
+    ChunkTiles key_sums = {}, query_sums = {}, corrections = {};
+    OwnTiles own;
+    MultiplyState(s, stage, half, key_sums, query_sums);
+    AddOtherKeys(given, taken, half, key_sums, query_sums, own);
+    Correct(values, factors, stage, key_sums, corrections);
+    MakeOutputs(a, corrections, factors, stage, half, first_row + begin, count, value + warp_column,
+                own);
+    UpdateState(factors, stage, half, count, corrections, s);
   }
-
-#pragma unroll
-  for (int i = 0; i < kWarpKeys / 8; ++i) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      state[(8 * i + e % 2) * kChunkDim + e / 2 * 8] = s[i][e] / kValueScale;
-    }
-  }
+  StoreState(s, state);
 }
 
 bool SharedMemorySuffices() {

@@ -18,6 +18,154 @@ struct QueryShared {
   int32_t products[kKeysBlock];  // of the first block's keys
 };
 
+// A lane's key of the first block: its scale, and of its words those of the warp, every
+// kChainWarps-th.
+template <int kMost>
+struct FirstKeys {
+  static constexpr int kWords = kMost / 8 / kChainWarps;  // in 4 bits
+  uint32_t words[kWords] = {};
+  float scale = 0;
+};
+
+template <int kMost>
+__device__ __forceinline__ FirstKeys<kMost> LoadFirstKeys(const LiteCacheLayer& layer,
+                                                          const SelectTarget& target,
+                                                          const KeysLayout& layout, int32_t warp,
+                                                          int32_t lane) {
+  FirstKeys<kMost> keys;
+  const int32_t list = __ldcg(layer.metadata.list_of_head + target.head);
+  const auto* block =
+      reinterpret_cast<const uint32_t*>(PageOf(*target.sequence, layer.metadata, list, 0));
+#pragma unroll
+  for (int i = 0; i < FirstKeys<kMost>::kWords; ++i) {
+    const int32_t w = warp + i * kChainWarps;
+    if (w < layout.words) keys.words[i] = block[w * kKeysBlock + lane];
+  }
+  keys.scale = __half2float(KeyScalesOf(layout, block)[lane]);
+  return keys;
+}
+
+// The warp's part of the lane's product.
+template <int kMost>
+__device__ __forceinline__ int32_t MultiplyFirstKeys(const FirstKeys<kMost>& keys,
+                                                     const KeysLayout& layout,
+                                                     const uint32_t* bytes, int32_t warp) {
+  int32_t product = 0;
+  const uint32_t mask = layout.bits == 4 ? 0x0f0f0f0f : 0x03030303;
+#pragma unroll
+  for (int i = 0; i < FirstKeys<kMost>::kWords; ++i) {
+    const int32_t w = warp + i * kChainWarps;
+    for (int32_t part = 0; w < layout.words && part < layout.parts(); ++part) {
+      product = __dp4a(static_cast<int32_t>(keys.words[i] >> (part * layout.bits) & mask),
+                       static_cast<int32_t>(bytes[w * layout.parts() + part]), product);
+    }
+  }
+  return product;
+}
+
+// What a head beyond the group has: zeros.
+__device__ __forceinline__ void ClearQuery(const KeysQueries& queries, int32_t j, int32_t thread) {
+  if (thread < kChainWords) queries.bytes[j * kChainWords + thread] = 0;
+  if (thread == 0) {
+    queries.factors[j] = queries.first[j] = 0;
+    queries.sums[j] = 0;
+  }
+}
+
+// How threads divide the channels of a rotated query, and the sums over those of the query.
+struct Columns {
+  int32_t columns, parts;  // parts of a sum
+  int32_t column, part;    // the thread's
+  int32_t begin, end;      // channels of the query in the thread's part
+
+  __device__ __forceinline__ Columns(int32_t d, int32_t thread)
+      : columns(d <= 64    ? 64
+                : d <= 128 ? 128
+                           : 256),
+        parts(kChainThreads / columns),
+        column(thread % columns),
+        part(thread / columns) {
+    const int32_t a_part = (d + 4 * parts - 1) / (4 * parts) * 4;
+    begin = part * a_part;
+    end = min(d, (part + 1) * a_part);
+  }
+};
+
+// The thread's part of channel `own` of the rotated query.
+template <int kMost>
+__device__ __forceinline__ float RotatePart(const QueryShared<kMost>& shared, const Columns& c,
+                                            const float* rotation, int32_t stride, int32_t own) {
+  float x = 0;
+  for (int32_t c0 = c.begin; c0 < c.end; c0 += kInFlight) {
+    float factor[kInFlight];
+#pragma unroll
+    for (int i = 0; i < kInFlight; ++i) {
+      factor[i] = c0 + i < c.end ? __ldg(rotation + (c0 + i) * stride + own) : 0;
+    }
+#pragma unroll
+    for (int i = 0; i < kInFlight; i += 4) {
+      const float4 q = shared.query[(c0 + i) / 4];
+      x = fmaf(factor[i], q.x, x);
+      x = fmaf(factor[i + 1], q.y, x);
+      x = fmaf(factor[i + 2], q.z, x);
+      x = fmaf(factor[i + 3], q.w, x);
+    }
+  }
+  return x;
+}
+
+// Rotates the query in shared memory: the thread's channels, zeros in threads that have none.
+// Returns the largest magnitude in the block, infinity if a channel is not finite. Called by the
+// whole block.
+template <int kMost, int kTurns>
+__device__ __forceinline__ float Rotate(QueryShared<kMost>& shared, const Columns& c,
+                                        const float* rotation, int32_t stride, int32_t d,
+                                        int32_t thread, float (&rotated)[kTurns]) {
+  float most_of_thread = 0;
+#pragma unroll 1
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int32_t own = c.column + turn * kChainThreads;
+    float x = own < d ? RotatePart(shared, c, rotation, stride, own) : 0;
+    if (c.parts > 1) {
+      shared.parts[thread] = x;
+      __syncthreads();
+      for (int32_t p = 1; c.part == 0 && p < c.parts; ++p) {
+        x += shared.parts[p * c.columns + c.column];
+      }
+      if (c.part > 0) x = 0;
+    }
+    (turn == 0 ? rotated[0] : rotated[kTurns - 1]) = x;
+    most_of_thread = fmaxf(most_of_thread, isfinite(x) ? fabsf(x) : INFINITY);
+  }
+  const float of_warp = WarpMax(most_of_thread);
+  if (thread % 32 == 0) shared.warp_largest[thread / 32] = of_warp;
+  __syncthreads();
+  float largest = 0;
+#pragma unroll
+  for (int i = 0; i < kChainWarps; ++i) largest = fmaxf(largest, shared.warp_largest[i]);
+  return largest;
+}
+
+// Writes the rotated query's bytes, of which the largest is 127, and the warps' sums of them to
+// shared memory; zeros if it does not count. Called by the whole block.
+template <int kMost, int kTurns>
+__device__ __forceinline__ void RoundToBytes(QueryShared<kMost>& shared,
+                                             const float (&rotated)[kTurns], bool counts,
+                                             float largest, int32_t thread) {
+  int32_t bytes = 0;  // their sum
+#pragma unroll
+  for (int turn = 0; turn < kTurns; ++turn) {
+    const int32_t byte = counts ? __float2int_rn(rotated[turn] * (127 / largest)) : 0;
+    reinterpret_cast<int8_t*>(shared.bytes)[turn * kChainThreads + thread] =
+        static_cast<int8_t>(byte);
+    bytes += byte;
+  }
+  if (thread < kChainWords - kMost / 4) shared.bytes[kMost / 4 + thread] = 0;
+  const int32_t sum_of_warp = __reduce_add_sync(kFullMask, bytes);
+  if (thread % 32 == 0) shared.warp_sums[thread / 32] = sum_of_warp;
+  __syncthreads();
+}
+
 // A block rotates a query head; a thread has a channel, or a part of its sum, or two channels:
 // beside products, which keep the memory busy, a load takes microseconds, so that all of them are
 // in flight at once. kMost: of head_dim.
@@ -29,8 +177,7 @@ __global__ void __launch_bounds__(kChainThreads, kMost <= kChainThreads ? 3 : 1)
                     const __grid_constant__ SelectSource source,
                     const __grid_constant__ Chain chain, const KeysLayout layout,
                     const float* const rotation) {
-  constexpr int kWordsAWarp = kMost / 8 / kChainWarps;  // of a token of the first block, in 4 bits
-  constexpr int kTurns = kMost / kChainThreads;         // of a thread, each for a channel
+  constexpr int kTurns = kMost / kChainThreads;  // of a thread, each for a channel
   __shared__ QueryShared<kMost> shared;
   const auto pair = static_cast<int32_t>(blockIdx.y);
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -52,31 +199,13 @@ __global__ void __launch_bounds__(kChainThreads, kMost <= kChainThreads ? 3 : 1)
   const float most = kLargestScore / (4 * 65504.0f * 127 * static_cast<float>(layout.offset() * d));
   // The first block may not be whole, but is if there are tokens behind it.
   const bool has_first = target.end > kKeysBlock;
-  uint32_t words[kWordsAWarp] = {};
-  float scale = 0;
-  if (has_first) {
-    const int32_t list = __ldcg(layer.metadata.list_of_head + target.head);
-    const auto* block =
-        reinterpret_cast<const uint32_t*>(PageOf(*target.sequence, layer.metadata, list, 0));
-#pragma unroll
-    for (int i = 0; i < kWordsAWarp; ++i) {
-      const int32_t w = warp + i * kChainWarps;
-      if (w < layout.words) words[i] = block[w * kKeysBlock + lane];
-    }
-    scale = __half2float(KeyScalesOf(layout, block)[lane]);
-  }
-  const int32_t columns = d <= 64 ? 64 : d <= 128 ? 128 : 256, parts = kChainThreads / columns;
-  const int32_t column = thread % columns, part = thread / columns;
-  const int32_t a_part = (d + 4 * parts - 1) / (4 * parts) * 4,
-                part_end = min(d, (part + 1) * a_part);
+  FirstKeys<kMost> keys;
+  if (has_first) keys = LoadFirstKeys<kMost>(layer, target, layout, warp, lane);
+  const Columns columns(d, thread);
   const int32_t padded = (group + 7) / 8 * 8;
   for (int32_t j = first; j < padded; j += blocks) {
     if (j >= group) {
-      if (thread < kChainWords) queries.bytes[j * kChainWords + thread] = 0;
-      if (thread == 0) {
-        queries.factors[j] = queries.first[j] = 0;
-        queries.sums[j] = 0;
-      }
+      ClearQuery(queries, j, thread);
       continue;
     }
     __syncthreads();  // all have read the previous head's
@@ -85,69 +214,13 @@ __global__ void __launch_bounds__(kChainThreads, kMost <= kChainThreads ? 3 : 1)
     }
     if (thread < kKeysBlock) shared.products[thread] = 0;
     __syncthreads();
-    float rotated[kTurns] = {}, most_of_thread = 0;
-#pragma unroll 1
-    for (int turn = 0; turn < kTurns; ++turn) {
-      const int32_t own = column + turn * kChainThreads;
-      float x = 0;
-      if (own < d) {
-        for (int32_t c0 = part * a_part; c0 < part_end; c0 += kInFlight) {
-          float factor[kInFlight];
-#pragma unroll
-          for (int i = 0; i < kInFlight; ++i) {
-            factor[i] = c0 + i < part_end ? __ldg(rotation + (c0 + i) * layout.stride + own) : 0;
-          }
-#pragma unroll
-          for (int i = 0; i < kInFlight; i += 4) {
-            const float4 q = shared.query[(c0 + i) / 4];
-            x = fmaf(factor[i], q.x, x);
-            x = fmaf(factor[i + 1], q.y, x);
-            x = fmaf(factor[i + 2], q.z, x);
-            x = fmaf(factor[i + 3], q.w, x);
-          }
-        }
-      }
-      if (parts > 1) {
-        shared.parts[thread] = x;
-        __syncthreads();
-        for (int32_t p = 1; part == 0 && p < parts; ++p) x += shared.parts[p * columns + column];
-        if (part > 0) x = 0;
-      }
-      (turn == 0 ? rotated[0] : rotated[kTurns - 1]) = x;
-      most_of_thread = fmaxf(most_of_thread, isfinite(x) ? fabsf(x) : INFINITY);
-    }
-    const float of_warp = WarpMax(most_of_thread);
-    if (lane == 0) shared.warp_largest[warp] = of_warp;
-    __syncthreads();
-    float largest = 0;
-#pragma unroll
-    for (int i = 0; i < kChainWarps; ++i) largest = fmaxf(largest, shared.warp_largest[i]);
+    float rotated[kTurns] = {};
+    const float largest = Rotate(shared, columns, rotation, layout.stride, d, thread, rotated);
     const bool counts = largest >= 1e-30f && largest < INFINITY;
-    int32_t bytes = 0;  // their sum
-#pragma unroll
-    for (int turn = 0; turn < kTurns; ++turn) {
-      const int32_t byte = counts ? __float2int_rn(rotated[turn] * (127 / largest)) : 0;
-      reinterpret_cast<int8_t*>(shared.bytes)[turn * kChainThreads + thread] =
-          static_cast<int8_t>(byte);
-      bytes += byte;
-    }
-    if (thread < kChainWords - kMost / 4) shared.bytes[kMost / 4 + thread] = 0;
-    const int32_t sum_of_warp = __reduce_add_sync(kFullMask, bytes);
-    if (lane == 0) shared.warp_sums[warp] = sum_of_warp;
-    __syncthreads();
+    RoundToBytes(shared, rotated, counts, largest, thread);
     if (thread < kChainWords) queries.bytes[j * kChainWords + thread] = shared.bytes[thread];
     if (has_first) {
-      int32_t product = 0;
-      const uint32_t mask = layout.bits == 4 ? 0x0f0f0f0f : 0x03030303;
-#pragma unroll
-      for (int i = 0; i < kWordsAWarp; ++i) {
-        const int32_t w = warp + i * kChainWarps;
-        for (int32_t part = 0; w < layout.words && part < layout.parts(); ++part) {
-          product = __dp4a(static_cast<int32_t>(words[i] >> (part * layout.bits) & mask),
-                           static_cast<int32_t>(shared.bytes[w * layout.parts() + part]), product);
-        }
-      }
-      atomicAdd(&shared.products[lane], product);
+      atomicAdd(&shared.products[lane], MultiplyFirstKeys(keys, layout, shared.bytes, warp));
       __syncthreads();
     }
     if (warp != 0) continue;
@@ -156,7 +229,7 @@ __global__ void __launch_bounds__(kChainThreads, kMost <= kChainThreads ? 3 : 1)
     for (int i = 0; i < kChainWarps; ++i) sum += shared.warp_sums[i];
     sum *= layout.offset();
     const float factor = counts ? fminf(largest / 127 * source.scale * kLog2E, most) : 0;
-    const float product = static_cast<float>(2 * shared.products[lane] - sum) * factor * scale;
+    const float product = static_cast<float>(2 * shared.products[lane] - sum) * factor * keys.scale;
     const float mean = WarpSum(product) / kKeysBlock;
     if (lane == 0) {
       queries.factors[j] = factor;

@@ -137,115 +137,132 @@ __device__ MaximumAndSum Reduce(const Square& s, int part, int lane, float facto
   return result;
 }
 
-// A block chooses for one block of queries of one head.
-__global__ void __launch_bounds__(kThreads) ChooseKernel(const __grid_constant__ Choice p) {
-  extern __shared__ float shares[];  // [row_blocks]
-  __shared__ float maxima[kMostSquares], inverses[kMostSquares], of_warps[kWarps];
-  __shared__ float part_maxima[kMostSquares * kParts], part_sums[kMostSquares * kParts];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const auto block = static_cast<int32_t>(p.first_block + blockIdx.x);
-  const Chunk& chunk = p.chunk;
-  const int32_t begin = block * p.query_rows;
-  const int32_t end = min(begin + p.query_rows, chunk.rows);
-  const int32_t squares = (end - begin + kSide - 1) / kSide;
-  const int32_t context = chunk.past + chunk.rows;
-  const auto square = [&](int32_t i) {
+// The block of queries, of one head, for which a block of threads chooses.
+struct QueryBlock {
+  const Choice& p;
+  int32_t block, begin, end;  // queries [begin, end) of the chunk
+  int32_t squares;
+  int32_t visible;  // blocks of rows that the last of the queries sees
+  int32_t own;      // the one that the first query's token is in: kept from there on
+  bool all;         // all are kept
+
+  __device__ explicit QueryBlock(const Choice& choice)
+      : p(choice),
+        block(static_cast<int32_t>(p.first_block + blockIdx.x)),
+        begin(block * p.query_rows),
+        end(min(begin + p.query_rows, p.chunk.rows)),
+        squares((end - begin + kSide - 1) / kSide),
+        visible((p.chunk.past + end - 1) / kRows + 1),
+        own((p.chunk.past + begin) / kRows),
+        all(p.whole_end && block == p.query_blocks - 1) {}
+
+  __device__ Square SquareOf(int32_t i) const {
     const int32_t last = min(begin + (i + 1) * kSide, end);
     Square s;
     s.scores = p.scores + ((int64_t{blockIdx.y} * p.blocks_here + blockIdx.x) * p.squares + i) *
                               int64_t{p.columns};
-    s.visible = (chunk.past + last - 1) / kSide + 1;
-    s.context = context;
+    s.visible = (p.chunk.past + last - 1) / kSide + 1;
+    s.context = p.chunk.past + p.chunk.rows;
     s.missing = begin + (i + 1) * kSide - last;
     s.cap = p.cap;
     return s;
-  };
+  }
+  // Whether row block `b` is kept whatever its share.
+  __device__ bool Forced(int32_t b) const { return all || b == 0 || b >= own; }
+};
 
-  for (int32_t i = warp; i < squares * kParts; i += kWarps) {
-    const MaximumAndSum result = Reduce(square(i / kParts), i % kParts, lane, p.factor);
+// For each square, the maximum of its scores and the factor of their powers of 2 in the shares.
+struct Softmaxes {
+  float maxima[kMostSquares], inverses[kMostSquares];
+  float part_maxima[kMostSquares * kParts], part_sums[kMostSquares * kParts];
+};
+
+// Called by the whole block.
+__device__ void ReduceSquares(const QueryBlock& q, Softmaxes* of) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int32_t i = warp; i < q.squares * kParts; i += kWarps) {
+    const MaximumAndSum result = Reduce(q.SquareOf(i / kParts), i % kParts, lane, q.p.factor);
     if (lane == 0) {
-      part_maxima[i] = result.maximum;
-      part_sums[i] = result.sum;
+      of->part_maxima[i] = result.maximum;
+      of->part_sums[i] = result.sum;
     }
   }
   __syncthreads();
-  if (const auto i = static_cast<int32_t>(threadIdx.x); i < squares) {
+  if (const auto i = static_cast<int32_t>(threadIdx.x); i < q.squares) {
     MaximumAndSum whole;
     for (int32_t part = 0; part < kParts; ++part) {
-      whole.Add({part_maxima[i * kParts + part], part_sums[i * kParts + part]});
+      whole.Add({of->part_maxima[i * kParts + part], of->part_sums[i * kParts + part]});
     }
-    maxima[i] = whole.maximum;
-    inverses[i] = 1 / (whole.sum * static_cast<float>(squares));
+    of->maxima[i] = whole.maximum;
+    of->inverses[i] = 1 / (whole.sum * static_cast<float>(q.squares));
   }
   __syncthreads();
+}
 
-  // The blocks that the last of the queries sees; those that the first one's token begins in are
-  // kept whatever their share.
-  const int32_t visible = (chunk.past + end - 1) / kRows + 1;
-  const int32_t own = (chunk.past + begin) / kRows;
-  const bool all = p.whole_end && block == p.query_blocks - 1;
-  float highest = 0, total = 0;
-  for (int32_t b = threadIdx.x; b < visible; b += kThreads) {
-    float share = 0;
-    const int32_t first = b * kRowSquares;
-    const bool whole =
-        square(0).Whole(first, kRowSquares) && square(squares - 1).Whole(first, kRowSquares);
+// The share of row block `b` in the softmax, averaged over the squares.
+__device__ float ShareOf(const QueryBlock& q, const Softmaxes& of, int32_t b) {
+  const int32_t first = b * kRowSquares;
+  const bool whole = q.SquareOf(0).Whole(first, kRowSquares) &&
+                     q.SquareOf(q.squares - 1).Whole(first, kRowSquares);
+  float share = 0;
 #pragma unroll 4
-    for (int32_t i = 0; i < squares; ++i) {
-      const Square s = square(i);
-      float scores[kRowSquares / 4][4], sum = 0;
+  for (int32_t i = 0; i < q.squares; ++i) {
+    const Square s = q.SquareOf(i);
+    float scores[kRowSquares / 4][4], sum = 0;
 #pragma unroll
-      for (int j = 0; j < kRowSquares / 4; ++j) {
-        s.Scores(first + 4 * j, p.factor, whole, scores[j]);
-      }
-#pragma unroll
-      for (int j = 0; j < kRowSquares; ++j) {
-        if (!whole && first + j >= s.visible) continue;
-        sum += CarefulExp2(scores[j / 4][j % 4] - maxima[i]);
-      }
-      share += sum * inverses[i];
+    for (int j = 0; j < kRowSquares / 4; ++j) {
+      s.Scores(first + 4 * j, q.p.factor, whole, scores[j]);
     }
-    const bool forced = all || b == 0 || b >= own;
-    shares[b] = forced ? -share : share;  // the sign marks what is kept in any case
-    highest = fmaxf(highest, share);
-    total += share;
+#pragma unroll
+    for (int j = 0; j < kRowSquares; ++j) {
+      if (!whole && first + j >= s.visible) continue;
+      sum += CarefulExp2(scores[j / 4][j % 4] - of.maxima[i]);
+    }
+    share += sum * of.inverses[i];
   }
-  total = BlockSum(total, of_warps);
+  return share;
+}
 
-  // The largest limit at which the blocks' shares still add up to the mass, by bisection of its
-  // bits: positive numbers are ordered as these are.
+// The largest limit, as its bits, at which the shares from it on, and those that are kept in any
+// case, still add up to `wanted`: by bisection of the bits, since positive numbers are ordered as
+// these are. shares: of the thread's row blocks, negative for what is kept in any case. Called by
+// the whole block.
+__device__ uint32_t LimitOf(const QueryBlock& q, const float* shares, float wanted,
+                            float* of_warps) {
   uint32_t low = 0, high = 0x7f800000;
-  const float wanted = p.mass * total;
-  while (!all && high - low > 1) {
+  while (!q.all && high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;
     float sum = 0;
-    for (int32_t b = threadIdx.x; b < visible; b += kThreads) {
+    for (int32_t b = threadIdx.x; b < q.visible; b += kThreads) {
       const float share = shares[b];
       if (share <= 0 || __float_as_uint(share) >= middle) sum += fabsf(share);
     }
     (BlockSum(sum, of_warps) >= wanted ? low : high) = middle;
   }
+  return low;
+}
 
-  const int64_t pair =
-      int64_t{p.kv_head * chunk.group + static_cast<int32_t>(blockIdx.y)} * p.query_blocks + block;
-  uint32_t* bits = p.bits + pair * p.words;
-  __syncthreads();
-  for (int32_t w = warp; w < p.words; w += kWarps) {
+// Called by the whole block.
+__device__ void WriteBits(const QueryBlock& q, const float* shares, uint32_t limit,
+                          uint32_t* bits) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int32_t w = warp; w < q.p.words; w += kWarps) {
     const int32_t b = w * 32 + lane;
     bool kept = false;
-    if (b < visible) {
-      const float share = shares[b];
-      kept = all || b == 0 || b >= own || __float_as_uint(fabsf(share)) >= max(low, 1u);
+    if (b < q.visible) {
+      kept = q.Forced(b) || __float_as_uint(fabsf(shares[b])) >= max(limit, 1u);
     }
     const unsigned word = __ballot_sync(kAll, kept);
     if (lane == 0) bits[w] = word;
   }
-  __syncthreads();
-  if (warp != 0) return;
+}
+
+// Writes the places of the set bits in order, and returns how many there are. Called by a warp.
+__device__ int32_t WriteList(const uint32_t* bits, int32_t words, uint16_t* list) {
+  const int lane = threadIdx.x % 32;
   int32_t before = 0;
-  uint16_t* list = p.lists + pair * p.row_blocks;
-  for (int32_t first = 0; first < p.words; first += 32) {
-    const unsigned word = first + lane < p.words ? bits[first + lane] : 0;
+  for (int32_t first = 0; first < words; first += 32) {
+    const unsigned word = first + lane < words ? bits[first + lane] : 0;
     int32_t sum = __popc(word);
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -258,7 +275,34 @@ __global__ void __launch_bounds__(kThreads) ChooseKernel(const __grid_constant__
     }
     before += __shfl_sync(kAll, sum, 31);
   }
-  if (lane == 0) p.counts[pair] = before;
+  return before;
+}
+
+// A block chooses for one block of queries of one head.
+__global__ void __launch_bounds__(kThreads) ChooseKernel(const __grid_constant__ Choice p) {
+  extern __shared__ float shares[];  // [row_blocks]
+  __shared__ Softmaxes softmaxes;
+  __shared__ float of_warps[kWarps];
+  const QueryBlock q(p);
+  ReduceSquares(q, &softmaxes);
+  float total = 0;
+  for (int32_t b = threadIdx.x; b < q.visible; b += kThreads) {
+    const float share = ShareOf(q, softmaxes, b);
+    shares[b] = q.Forced(b) ? -share : share;  // the sign marks what is kept in any case
+    total += share;
+  }
+  total = BlockSum(total, of_warps);
+  const uint32_t limit = LimitOf(q, shares, p.mass * total, of_warps);
+  const int64_t pair =
+      int64_t{p.kv_head * p.chunk.group + static_cast<int32_t>(blockIdx.y)} * p.query_blocks +
+      q.block;
+  uint32_t* bits = p.bits + pair * p.words;
+  __syncthreads();
+  WriteBits(q, shares, limit, bits);
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  const int32_t count = WriteList(bits, p.words, p.lists + pair * p.row_blocks);
+  if (threadIdx.x == 0) p.counts[pair] = count;
 }
 
 }  // namespace
