@@ -9,7 +9,7 @@ import json
 import math
 
 # Skips the test where packages are missing.
-from gguf_test import FIXTURES, Type, distance, read_safetensors, write_gguf
+from gguf_files import FIXTURES, Type, distance, read_safetensors, write_gguf
 import numpy as np
 from program_logits import ProgramLogitsTest, main
 

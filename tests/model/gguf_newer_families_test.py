@@ -13,7 +13,7 @@ import unittest
 import unittest.mock
 
 # Skips the test where packages are missing.
-from gguf_test import FIXTURES, Type, distance, gguf, read_safetensors, write_gguf
+from gguf_files import FIXTURES, Type, distance, gguf, read_safetensors, write_gguf
 import numpy as np
 from program_logits import ProgramLogitsTest, main
 

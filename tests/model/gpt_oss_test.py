@@ -18,7 +18,7 @@ try:
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
-from gguf_test import FIXTURES, Type, read_safetensors, write_gguf
+from gguf_files import FIXTURES, Type, read_safetensors, write_gguf
 
 WIDE = 96  # the fixture's 112 is no multiple of a block
 MXFP4_BYTES = 17

@@ -31,7 +31,7 @@ try:
 except ImportError as missing:
     print(f"without Transformers' own reading: {missing}")
     compressed_tensors = None
-from gguf_test import FIXTURES
+from gguf_files import FIXTURES
 from quantized_models import (DTYPES, Model, fp8_values, logits_of, nearest_fp8, of_bf16, to_bf16,
                               write_safetensors)
 

@@ -19,7 +19,7 @@ try:
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
-from gguf_test import FIXTURES, read_safetensors
+from gguf_files import FIXTURES, read_safetensors
 from quantized_models import (DTYPES, MODELS, Model, awq, compressed, fp8, gptq, logits_of, write_fp8, write_gptq,
                               write_packed, write_safetensors)
 

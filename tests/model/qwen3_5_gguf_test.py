@@ -7,7 +7,7 @@ The models are tests/fixtures/models/qwen3_5_text, as llama.cpp's converter writ
 import json
 
 # Skips the test where packages are missing.
-from gguf_test import FIXTURES, SEED, Type, distance, read_safetensors, write_gguf, write_safetensors
+from gguf_files import FIXTURES, SEED, Type, distance, read_safetensors, write_gguf, write_safetensors
 import numpy as np
 from program_logits import ProgramLogitsTest, main
 
@@ -43,7 +43,7 @@ def rearrange(config, part, values, *, back):
 
 
 def to_gguf(config, tensors):
-    """{name: (values, type)} with GGUF's values; names are its own, or a directory's that gguf_test.py knows."""
+    """{name: (values, type)} with GGUF's values; names are its own, or a directory's that gguf_files.py knows."""
     result = {}
     for name, (values, kind) in tensors.items():
         before, delta, part = name.partition(".linear_attn.")

@@ -8,7 +8,7 @@ import json
 import shutil
 
 # Skips the test where packages are missing.
-from gguf_test import FIXTURES, Type, read_safetensors, write_safetensors
+from gguf_files import FIXTURES, Type, read_safetensors, write_safetensors
 import numpy as np
 from program_logits import ProgramLogitsTest, main
 

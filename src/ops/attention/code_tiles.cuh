@@ -19,6 +19,7 @@
 
 #include "ops/attention/attention_arrays.cuh"
 #include "ops/attention/code_pairs.cuh"
+#include "ops/attention/code_places.cuh"
 #include "ops/attention/split_merge.cuh"
 #include "ops/attention/split_problem.cuh"
 #include "ops/common/bulk_copies.cuh"
@@ -28,13 +29,6 @@
 
 namespace litecache::ops::cuda::split {
 
-// Transposes an 8x8 matrix of 16-bit elements; called by a whole warp.
-__device__ inline uint32_t Transposed(uint32_t matrix) {
-  uint32_t transposed;
-  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
-  return transposed;
-}
-
 // The template argument of SplitKernel.
 template <int kDim, RowEncoding kEncoding, int kTheWarps, int kTheStages, bool kRuns>
 struct CodeTiles {
@@ -42,7 +36,6 @@ struct CodeTiles {
   static constexpr int kWarps = kTheWarps, kStages = kTheStages;
   static constexpr int kQueries = 8;
   static constexpr bool kChunk = false;
-  static constexpr int kBf16Rows = kTileRows / 2;  // in a tile
   static constexpr int kTileBytes = kTileRows * 2 * kHeadDim;
   // Behind a tile: its rows' factors {for scores, for probabilities}; for codes the updates that
   // last selected them; which rows are present, and the update that marks attended slots; and the
@@ -72,93 +65,11 @@ struct CodeTiles {
 
   static constexpr unsigned kIsCodes = 1u << 16;  // flag next to the bits of the attended rows
 
-  // A pair's rows in tiles of one kind each: its beginning, its cached slots and its end each start
-  // a new tile.
-  struct Places {
-    static constexpr bool kChunk = false;
-    struct Place {
-      std::byte* const* page = nullptr;  // null: no row
-      int32_t at = 0;                    // the slot within the page, or the row's first byte
-      bool codes = false;
-      uint32_t update = 0;  // the update of attended slots
-    };
-    struct Row {
-      const std::byte* row = nullptr;
-      int32_t at = 0;
-      bool present = false, codes = false;
-      uint32_t update = 0;
-    };
-    // A lane's row of a tile. The address of its page may still be in flight; it is combined into
-    // the row's address when the row is copied, two tiles later.
-    struct Lane {
-      const std::byte* page = nullptr;
-      int32_t at = 0;
-      bool present = false, codes = false;
-      uint32_t update = 0;
-
-      // before: the result of Arrived on the previous content. The load must depend on it;
-      // otherwise the compiler loads into another register first, and the move from there waits for
-      // memory. Hence the index, which is zero (addresses are below 2^63), and the unconditional
-      // load.
-      __device__ void Fetch(const SplitProblem& p, const Place& place, const Row& before) {
-        at = place.at;
-        present = place.page != nullptr;
-        codes = place.codes;
-        update = place.update;
-        const int64_t zero = before.present ? reinterpret_cast<int64_t>(before.row) >> 63 : 0;
-        page = (present ? place.page : reinterpret_cast<std::byte* const*>(p.arrays.q))[zero];
-      }
-    };
-    AttendedRows* of_half;
-
-    __device__ explicit Places(Results* results)
-        : of_half(reinterpret_cast<AttendedRows*>(results->rows[threadIdx.x / kTileRows])) {}
-    __device__ void Of(const AttendedRows& rows) {
-      const unsigned half = 0xffffu << threadIdx.x % 32 / kTileRows * kTileRows;
-      __syncwarp(half);  // all lanes have read the previous ones
-      if (threadIdx.x % kTileRows == 0) *of_half = rows;
-      __syncwarp(half);
-    }
-    __device__ static int32_t Blocks(int32_t rows, int32_t of) { return (rows + of - 1) / of; }
-    __device__ static uint32_t Tiles(const AttendedRows& rows) {
-      if (!rows.cached) return static_cast<uint32_t>(Blocks(rows.total, kBf16Rows));
-      return static_cast<uint32_t>(Blocks(rows.first, kBf16Rows) + Blocks(rows.middle, kTileRows) +
-                                   Blocks(rows.total - rows.first - rows.middle, kBf16Rows));
-    }
-    __device__ Place At(uint32_t tile, bool, bool*) const {
-      const AttendedRows& rows = *of_half;
-      const auto own = static_cast<int32_t>(threadIdx.x % kTileRows);
-      auto at = static_cast<int32_t>(tile);
-      int32_t first = 0, last = rows.total;
-      if (rows.cached) {
-        const int32_t beginning = Blocks(rows.first, kBf16Rows);
-        const int32_t middle = Blocks(rows.middle, kTileRows);
-        last = rows.first;
-        if (at >= beginning) {
-          at -= beginning;
-          if (at < middle) {
-            const int32_t slot = at * kTileRows + own;
-            if (slot >= rows.middle) return {};
-            const int32_t block = rows.per_code_page.Quotient(slot);
-            return {rows.code_pages + static_cast<int64_t>(block) * rows.list.lists,
-                    slot - block * rows.code_slots, true, rows.update};
-          }
-          at -= middle;
-          first = rows.first + rows.middle;
-          last = rows.total;
-        }
-      }
-      const int32_t i = first + at * kBf16Rows + own;
-      if (own >= kBf16Rows || i >= last) return {};
-      const int32_t row = rows.InList(i), block = rows.list.per_page.Quotient(row);
-      return {rows.list.pages + static_cast<int64_t>(block) * rows.list.lists,
-              (row - block * rows.list.page_rows) * rows.list.row_bytes, false, 0};
-    }
-  };
+  using Places = CodePlaces;
 
   // Computes an address from what has been loaded.
-  using Row = typename Places::Row;
-  __device__ static Row Arrived(const SplitProblem& p, const typename Places::Lane& next) {
+  using Row = Places::Row;
+  __device__ static Row Arrived(const SplitProblem& p, const Places::Lane& next) {
     const int32_t unit = next.codes ? CodeBytes(p) : 1;
     return {next.page + static_cast<int64_t>(next.at) * unit, next.at, next.present, next.codes,
             next.update};

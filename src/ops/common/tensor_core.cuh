@@ -56,6 +56,13 @@ __device__ inline void LoadTransposed(uint32_t (&r)[4], uint32_t shared) {
                : "memory");
 }
 
+// Transposes an 8x8 matrix of 16-bit elements; called by a whole warp.
+__device__ inline uint32_t Transposed(uint32_t matrix) {
+  uint32_t transposed;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
+  return transposed;
+}
+
 // c [16][8] += a [16][16] b [16][8].
 __device__ inline void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
                                    uint32_t b1) {
