@@ -6,6 +6,20 @@
 #include "ops/dense/activation_cuda.h"
 
 namespace litecache::ops {
+namespace {
+
+// x = function(x), of the stream's backend. parameters: the function's, if it has some.
+template <auto kOnCuda, auto kOnCpu, typename... Parameters>
+void InPlace(Stream& stream, const MatrixView& x, const Parameters&... parameters) {
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return kOnCuda(stream, parameters..., x);
+  }
+  LC_CHECK(x.dtype == DType::kF32);
+  if (x.rows == 0 || x.cols == 0) return;
+  kOnCpu(AsCpu(stream).pool(), parameters..., x);
+}
+
+}  // namespace
 
 void GateMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y,
              const GateFunction& function) {
@@ -33,40 +47,13 @@ void SigmoidMul(Stream& stream, const MatrixView& gate, const MatrixView& x) {
   cpu::SigmoidMul(AsCpu(stream).pool(), gate, x);
 }
 
-void Relu(Stream& stream, const MatrixView& x) {
-  if constexpr (cuda::kAvailable) {
-    if (cuda::RunsHere(stream)) return cuda::Relu(stream, x);
-  }
-  LC_CHECK(x.dtype == DType::kF32);
-  if (x.rows == 0 || x.cols == 0) return;
-  cpu::Relu(AsCpu(stream).pool(), x);
-}
-
+void Relu(Stream& stream, const MatrixView& x) { InPlace<cuda::Relu, cpu::Relu>(stream, x); }
 void ReluSquared(Stream& stream, const MatrixView& x) {
-  if constexpr (cuda::kAvailable) {
-    if (cuda::RunsHere(stream)) return cuda::ReluSquared(stream, x);
-  }
-  LC_CHECK(x.dtype == DType::kF32);
-  if (x.rows == 0 || x.cols == 0) return;
-  cpu::ReluSquared(AsCpu(stream).pool(), x);
+  InPlace<cuda::ReluSquared, cpu::ReluSquared>(stream, x);
 }
-
-void Gelu(Stream& stream, const MatrixView& x) {
-  if constexpr (cuda::kAvailable) {
-    if (cuda::RunsHere(stream)) return cuda::Gelu(stream, x);
-  }
-  LC_CHECK(x.dtype == DType::kF32);
-  if (x.rows == 0 || x.cols == 0) return;
-  cpu::Gelu(AsCpu(stream).pool(), x);
-}
-
+void Gelu(Stream& stream, const MatrixView& x) { InPlace<cuda::Gelu, cpu::Gelu>(stream, x); }
 void Xielu(Stream& stream, const XieluFunction& function, const MatrixView& x) {
-  if constexpr (cuda::kAvailable) {
-    if (cuda::RunsHere(stream)) return cuda::Xielu(stream, function, x);
-  }
-  LC_CHECK(x.dtype == DType::kF32);
-  if (x.rows == 0 || x.cols == 0) return;
-  cpu::Xielu(AsCpu(stream).pool(), function, x);
+  InPlace<cuda::Xielu, cpu::Xielu>(stream, x, function);
 }
 
 }  // namespace litecache::ops
