@@ -4,13 +4,9 @@
 
 #include <gmock/gmock.h>
 
-#include <chrono>
-
 #include "server/api/answer_parser.h"
 #include "server/api/xml_calls.h"
-#include "server/call_templates.h"
-#include "server/every_cut.h"
-#include "server/tool_events.h"
+#include "server/calls_testing.h"
 #include "test_seed.h"
 
 namespace litecache::testing {
@@ -23,20 +19,11 @@ using server::Thinking;
 using server::ToolEvent;
 using server::ToolFormat;
 using server::XmlCallParser;
-using Pieces = std::vector<std::string_view>;
 
-class CallsInTags : public ::testing::Test {
+class CallsInTags : public CallFormsTest {
  protected:
-  std::string Parse(ToolFormat format, const Pieces& pieces) const {
-    XmlCallParser parser(*CallTagsOf(format), types_, most_);
-    std::vector<ToolEvent> events;
-    for (const std::string_view piece : pieces) parser.Add(piece, &events);
-    parser.Finish(&events);
-    return Joined(events);
-  }
-  void Expect(ToolFormat format, const std::string& answer, const std::string& expected) const {
-    ExpectForEveryCut(
-        answer, [&](const Pieces& pieces) { return Parse(format, pieces); }, expected);
+  std::string Parse(ToolFormat format, const Pieces& pieces) const override {
+    return ParseAll(XmlCallParser(*CallTagsOf(format), types_, most_), pieces);
   }
   // The parser takes both forms of GLM's calls for either.
   void ExpectGlm(const std::string& answer, const std::string& expected) const {
@@ -65,7 +52,6 @@ class CallsInTags : public ::testing::Test {
 
   std::shared_ptr<const CallTypes> types_ =
       std::make_shared<const CallTypes>(server::TypesOfCalls(WeatherTools()));
-  int most_ = 10;
 };
 
 TEST_F(CallsInTags, OfGlmStandBetweenText) {
@@ -126,7 +112,7 @@ TEST_F(CallsInTags, OfSeedStandBetweenText) {
       "I look.|get_weather|{\"city\": \"New\\nYork\\n\", \"days\": 3}|ping|{}|\nDone.");
   for (const std::string text :
        {"<seed:tool_call> is a tag", "<tool_call>\n<tool_call>", "<seed:tool_call>\n{\"name\""}) {
-    Expect(ToolFormat::kSeed, text, text);
+    ExpectText(ToolFormat::kSeed, text);
   }
 }
 
@@ -346,21 +332,10 @@ TEST_F(CallsInTags, DoNotDependOnThePieces) {
                                           "é",
                                           std::string(130, 'y')};
   auto random = TestRandom(64);
-  for (const CallTemplate& form : CallTemplates()) {
-    for (int i = 0; i < 2000; ++i) {
-      std::string answer;
-      for (size_t count = random() % 16; count > 0; --count) {
-        answer += parts[random() % parts.size()];
-      }
-      SCOPED_TRACE(form.name);
-      ExpectForRandomCuts(answer, random,
-                          [&](const Pieces& pieces) { return Parse(form.format, pieces); });
-      if (HasFatalFailure()) return;
-    }
-  }
+  ExpectForRandomAnswers(CallTemplates(), random,
+                         [&](const CallTemplate&) { return parts[random() % parts.size()]; });
 }
 
-// Takes seconds; moving or copying what is pending with every piece would take hours.
 TEST_F(CallsInTags, TakeTimeInProportionToTheirLength) {
   const auto repeat = [](const std::string& text) {
     std::string repeated;
@@ -369,20 +344,12 @@ TEST_F(CallsInTags, TakeTimeInProportionToTheirLength) {
   };
   const std::string call = "<tool_call>get_weather<arg_key>";
   const std::string city = call + "city</arg_key><arg_value>";
-  const auto begin = std::chrono::steady_clock::now();
-  for (const std::string& answer :
-       {repeat("<tool_call>"), repeat("<tool_call>p"), "<tool_call>p" + repeat(" "),
-        "<tool_call>" + repeat("p"), call + repeat("n"), call + "city</arg_key>" + repeat(" "),
-        city + repeat("</arg_value>"), city + repeat("\n"), city + "</arg_value>" + repeat(" "),
-        repeat("<tool_call>ping</tool_call> ")}) {
-    Pieces pieces;
-    for (size_t at = 0; at < answer.size(); at += 3) {
-      pieces.push_back(std::string_view(answer).substr(at, 3));
-    }
-    Parse(ToolFormat::kGlm47, pieces);
-    Parse(ToolFormat::kGlm47, {answer});
-  }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(5));
+  ExpectProportionalTime(
+      ToolFormat::kGlm47,
+      {repeat("<tool_call>"), repeat("<tool_call>p"), "<tool_call>p" + repeat(" "),
+       "<tool_call>" + repeat("p"), call + repeat("n"), call + "city</arg_key>" + repeat(" "),
+       city + repeat("</arg_value>"), city + repeat("\n"), city + "</arg_value>" + repeat(" "),
+       repeat("<tool_call>ping</tool_call> ")});
 }
 
 }  // namespace

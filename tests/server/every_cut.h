@@ -9,25 +9,30 @@
 
 namespace litecache::testing {
 
+using Pieces = std::vector<std::string_view>;
+
+// Pieces of `size` bytes.
+inline Pieces PiecesOf(std::string_view answer, size_t size) {
+  Pieces pieces;
+  for (size_t at = 0; at < answer.size(); at += size) pieces.push_back(answer.substr(at, size));
+  return pieces;
+}
+
 // Expects of parse(pieces) the same for an answer in one piece, in every pair and byte by byte.
 template <typename Parse, typename Result>
 void ExpectForEveryCut(const std::string& answer, const Parse& parse, const Result& expected) {
   SCOPED_TRACE(answer);
-  using Pieces = std::vector<std::string_view>;
   const std::string_view all = answer;
   EXPECT_EQ(parse(Pieces{all}), expected);
-  Pieces bytes;
   for (size_t at = 0; at < all.size(); ++at) {
     EXPECT_EQ(parse(Pieces{all.substr(0, at), all.substr(at)}), expected) << "cut at " << at;
-    bytes.push_back(all.substr(at, 1));
   }
-  EXPECT_EQ(parse(bytes), expected);
+  EXPECT_EQ(parse(PiecesOf(all, 1)), expected);
 }
 
 // Expects of parse(pieces) the same for an answer in one piece and cut at random.
 template <typename Random, typename Parse>
 void ExpectForRandomCuts(const std::string& answer, Random& random, const Parse& parse) {
-  using Pieces = std::vector<std::string_view>;
   const auto whole = parse(Pieces{answer});
   for (const size_t longest : {1u, 4u, 20u}) {
     Pieces pieces;

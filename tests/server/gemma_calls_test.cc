@@ -3,23 +3,16 @@
 
 #include <gmock/gmock.h>
 
-#include "server/every_cut.h"
-#include "server/tool_events.h"
+#include "server/calls_testing.h"
 #include "test_seed.h"
 
 namespace litecache::testing {
 namespace {
 
 using server::GemmaCallParser;
-using server::ToolEvent;
-using Pieces = std::vector<std::string_view>;
 
 std::string ParseGemma(const Pieces& pieces, int most = 10) {
-  GemmaCallParser parser(most);
-  std::vector<ToolEvent> events;
-  for (const std::string_view piece : pieces) parser.Add(piece, &events);
-  parser.Finish(&events);
-  return Joined(events);
+  return ParseAll(GemmaCallParser(most), pieces);
 }
 
 void ExpectGemma(const std::string& answer, const std::string& expected, int most = 10) {

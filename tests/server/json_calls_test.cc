@@ -3,15 +3,12 @@
 
 #include <gmock/gmock.h>
 
-#include <chrono>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
-#include "server/call_templates.h"
-#include "server/every_cut.h"
-#include "server/tool_events.h"
+#include "server/calls_testing.h"
 #include "source_directory.h"
 #include "test_seed.h"
 
@@ -23,26 +20,12 @@ using server::JsonCallParser;
 using server::JsonTagsOf;
 using server::ToolEvent;
 using server::ToolFormat;
-using Pieces = std::vector<std::string_view>;
 
-class JsonCalls : public ::testing::Test {
+class JsonCalls : public CallFormsTest {
  protected:
-  std::string Parse(ToolFormat format, const Pieces& pieces) const {
-    JsonCallParser parser(*JsonTagsOf(format), {"get_weather", "add"}, most_);
-    std::vector<ToolEvent> events;
-    for (const std::string_view piece : pieces) parser.Add(piece, &events);
-    parser.Finish(&events);
-    return Joined(events);
+  std::string Parse(ToolFormat format, const Pieces& pieces) const override {
+    return ParseAll(JsonCallParser(*JsonTagsOf(format), {"get_weather", "add"}, most_), pieces);
   }
-  void Expect(ToolFormat format, const std::string& answer, const std::string& expected) const {
-    ExpectForEveryCut(
-        answer, [&](const Pieces& pieces) { return Parse(format, pieces); }, expected);
-  }
-  void ExpectText(ToolFormat format, const std::string& answer) const {
-    Expect(format, answer, answer);
-  }
-
-  int most_ = 10;
 };
 
 const std::string kCall = R"({"name": "get_weather", "arguments": {"city": "P]}"}})";
@@ -188,36 +171,19 @@ TEST_F(JsonCalls, DoNotDependOnThePieces) {
                                           "{",   "}",      "[",    "]",      ",",    " ",
                                           "\n",  "[ARGS]", "<",    "x",      "null", ": "};
   auto random = TestRandom(11);
-  for (const CallTemplate& form : JsonCallTemplates()) {
+  ExpectForRandomAnswers(JsonCallTemplates(), random, [&](const CallTemplate& form) {
     const server::JsonTags& tags = *JsonTagsOf(form.format);
-    for (int i = 0; i < 2000; ++i) {
-      std::string answer;
-      for (size_t count = random() % 16; count > 0; --count) {
-        const size_t part = random() % (parts.size() + 4);
-        answer += part < parts.size() ? parts[part] : part % 2 == 0 ? tags.open : tags.close;
-      }
-      SCOPED_TRACE(form.name);
-      ExpectForRandomCuts(answer, random,
-                          [&](const Pieces& pieces) { return Parse(form.format, pieces); });
-      if (HasFatalFailure()) return;
-    }
-  }
+    const size_t part = random() % (parts.size() + 4);
+    return part < parts.size() ? parts[part] : std::string(part % 2 == 0 ? tags.open : tags.close);
+  });
 }
 
-// Takes a second; searching what is pending with every piece would take hours.
 TEST_F(JsonCalls, TakeTimeInProportionToTheirLength) {
   const std::string blanks(4'000'000, ' ');
-  const auto begin = std::chrono::steady_clock::now();
-  for (const std::string& answer :
-       {blanks, "<tool_call>" + blanks, "<tool_call>" + kCall + "</tool_call>." + blanks,
-        "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\":" + blanks + "1}}"}) {
-    Pieces pieces;
-    for (size_t at = 0; at < answer.size(); at += 3) {
-      pieces.push_back(std::string_view(answer).substr(at, 3));
-    }
-    EXPECT_EQ(Parse(ToolFormat::kHermes, pieces), Parse(ToolFormat::kHermes, {answer}));
-  }
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(5));
+  ExpectProportionalTime(
+      ToolFormat::kHermes,
+      {blanks, "<tool_call>" + blanks, "<tool_call>" + kCall + "</tool_call>." + blanks,
+       "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\":" + blanks + "1}}"});
 }
 
 TEST(ToolFormats, TheTemplateTellsTheForm) {

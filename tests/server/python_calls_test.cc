@@ -3,23 +3,16 @@
 
 #include <gmock/gmock.h>
 
-#include "server/every_cut.h"
-#include "server/tool_events.h"
+#include "server/calls_testing.h"
 #include "test_seed.h"
 
 namespace litecache::testing {
 namespace {
 
 using server::PythonCallParser;
-using server::ToolEvent;
-using Pieces = std::vector<std::string_view>;
 
 std::string ParsePython(const Pieces& pieces, int most = 10) {
-  PythonCallParser parser(most);
-  std::vector<ToolEvent> events;
-  for (const std::string_view piece : pieces) parser.Add(piece, &events);
-  parser.Finish(&events);
-  return Joined(events);
+  return ParseAll(PythonCallParser(most), pieces);
 }
 
 void ExpectPython(const std::string& answer, const std::string& expected, int most = 10) {

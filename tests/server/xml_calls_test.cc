@@ -8,9 +8,8 @@
 
 #include "server/api/anthropic_format.h"
 #include "server/api/responses_format.h"
-#include "server/every_cut.h"
+#include "server/calls_testing.h"
 #include "server/test_server.h"
-#include "server/tool_events.h"
 #include "tokenizer/utf8.h"
 
 namespace litecache::testing {
@@ -23,14 +22,9 @@ using server::XmlCallParser;
 
 class XmlCalls : public ::testing::Test {
  protected:
-  std::string Parse(const std::vector<std::string_view>& pieces) const {
-    XmlCallParser parser(*server::CallTagsOf(ToolFormat::kXml), types_, most_);
-    std::vector<ToolEvent> events;
-    for (const std::string_view piece : pieces) parser.Add(piece, &events);
-    parser.Finish(&events);
-    return Joined(events);
+  std::string Parse(const Pieces& pieces) const {
+    return ParseAll(XmlCallParser(*server::CallTagsOf(ToolFormat::kXml), types_, most_), pieces);
   }
-
   void Expect(const std::string& answer, const std::string& expected) const {
     ExpectForEveryCut(
         answer, [this](const auto& pieces) { return Parse(pieces); }, expected);
@@ -220,12 +214,7 @@ TEST_F(XmlCalls, TakeTimeInProportionToTheirLength) {
         call + "<parameter=days>" + repeat("1"), call + "<parameter=days>" + repeat("[{"),
         call + "<parameter=" + repeat("n"), "<tool_call>" + repeat(" "),
         repeat("<tool_call><function=ping></function></tool_call> "), parameters}) {
-    std::vector<std::string_view> pieces;
-    for (size_t at = 0; at < answer.size(); at += 3) {
-      pieces.push_back(std::string_view(answer).substr(at, 3));
-    }
-    Parse(pieces);
-    Parse({answer});
+    EXPECT_EQ(Parse(PiecesOf(answer, 3)), Parse({answer}));
   }
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(5));
 }
