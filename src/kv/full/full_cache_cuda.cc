@@ -69,7 +69,7 @@ class CudaFullCache final : public FullCacheBase {
     key.Add(step.decode_rows);
     for (int64_t i = 0; i < block_.prefilling(); ++i) {
       const ops::cuda::StepView view = block_.Prefilling(i);
-      if (!prompts_.SameOverAnyContext(view, format_)) return std::nullopt;
+      if (!prompts_.IsContextIndependent(view, format_)) return std::nullopt;
       key.Add(int64_t{view.max_rows});
     }
     return key.value();
@@ -89,7 +89,7 @@ class CudaFullCache final : public FullCacheBase {
                                 out, scratch_.data());
     }
     if (block_.prefilling() > 1) {
-      if (const auto all = block_.AllPrefilling(); prompts_.SameOverAnyContext(all, format_)) {
+      if (const auto all = block_.AllPrefilling(); prompts_.IsContextIndependent(all, format_)) {
         Append(stream, all, table, k, v);
         const SectionScope section(stream, Section::kAttention);
         ops::cuda::PagedAttention(stream, all, layout_.kv_heads, table, q, layout_.q_heads, softmax,

@@ -180,7 +180,7 @@ void CudaPrefillPath::StoreStaged(Stream& stream, const Turn& turn, const Matrix
 
 bool CudaPrefillPath::Together() const {
   return tiers_.shape.offloaded == 0 && block_.prefilling() > 0 &&
-         prompts_.SameOverAnyContext(block_.AllPrefilling(), tiers_.shape.format);
+         prompts_.IsContextIndependent(block_.AllPrefilling(), tiers_.shape.format);
 }
 
 bool CudaPrefillPath::AddTo(RecordingKey* key) const {

@@ -21,7 +21,7 @@ class CudaPromptAttention {
   // Makes room for the step's choices.
   void BeginStep(const Step& step);
   // Whether operations and their arguments do not depend on the chunk's context.
-  bool SameOverAnyContext(const ops::cuda::StepView& view, const ops::RowFormat& format) const {
+  bool IsContextIndependent(const ops::cuda::StepView& view, const ops::RowFormat& format) const {
     return !sparse_.on() &&
            ops::cuda::IsShortChunk(view, layout_.kv_heads, format, layout_.q_heads);
   }
