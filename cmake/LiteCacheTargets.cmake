@@ -16,7 +16,8 @@ endfunction()
 # which reads the headers and compiles the libraries' templates once. Highway's files stay alone, because they include themselves once an
 # instruction set, and those of CUDA; CMake leaves out files with options of their own.
 function(lc_compile_at_once target whole)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP
+    UNITY_BUILD_CODE_BEFORE_INCLUDE "// NOLINTNEXTLINE(bugprone-suspicious-include)")
   get_target_property(sources ${target} SOURCES)
   foreach(source IN LISTS sources)
     get_filename_component(path ${source} ABSOLUTE)
