@@ -31,7 +31,7 @@ bench: build  ## prefill and decode speed of the program on this machine
 	@scripts/bench $(BUILD)/litecache
 
 bundle:  ## the program with all it needs in one folder, for machines without a compiler; for all GPUs where nvcc is found
-	@$(MAKE) build PRESET=$(BUNDLE_PRESET) CONFIGURE='-DCMAKE_CUDA_ARCHITECTURES=80-real;90'
+	@$(MAKE) build PRESET=$(BUNDLE_PRESET) CONFIGURE="-DCMAKE_CUDA_ARCHITECTURES='80-real;90'"
 	@scripts/bundle build/$(BUNDLE_PRESET)/litecache
 
 wheel: setup  ## the Python package with all it needs, at build/dist; installed and tried in a fresh environment

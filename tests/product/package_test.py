@@ -1,7 +1,8 @@
-"""What `cmake --install` puts into a folder is enough for another project, in C and in C++, and the packages that the image for CPUs
-installs for the program. Arguments: the build folder, the program."""
+"""What `cmake --install` puts into a folder is enough for another project, in C and in C++, the packages that the image for CPUs
+installs for the program, and what a bundle is built for. Arguments: the build folder, the program."""
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,16 @@ class Image(unittest.TestCase):
             self.assertTrue(owners, f"{file} belongs to no package")
             packages.add(owners[0])
         self.assertEqual(set(names.split()), packages - {"libc6", "libgcc-s1", "libstdc++6"})
+
+
+class Bundle(unittest.TestCase):
+    def test_is_configured_for_several_gpus(self):
+        # Only printed. A shell ends a command at a semicolon that is not quoted.
+        plan = run("make", "--no-print-directory", "-n", "-C", ROOT, "bundle")
+        configure = next(line for line in plan.splitlines() if line.startswith("cmake --preset"))
+        words = shlex.shlex(configure, posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        self.assertIn("-DCMAKE_CUDA_ARCHITECTURES=80-real;90", list(words))
 
 
 class Package(unittest.TestCase):
