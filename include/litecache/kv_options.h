@@ -102,7 +102,8 @@ struct KvOptions {
   // the profile's link rate and layer time), "none", a number of heads, hardest to reuse first, or
   // "all", of which those that are not resident for another reason attend their top-k.
   // In addition layer 0 is resident, and with prefetch = auto on a GPU every layer that is not
-  // predicted, since nothing hides its transfers.
+  // predicted, since nothing hides its transfers; with "all" nothing is transferred, and only
+  // layer 0 attends every row.
   std::string resident_heads = "0";
   bool resident_first_layer = true;
   bool resident_full_attention = true;  // resident heads attend every row instead of their top-k
