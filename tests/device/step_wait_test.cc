@@ -19,11 +19,13 @@ TEST(StepWait, ShortWaitsOnlySpin) {
   }
 }
 
-// Steps of a few milliseconds on a machine whose threads wake up late: only the first wait is too
-// long, and the thread spins no longer than the plan allows.
+// Steps of a few milliseconds on a machine whose threads wake up late: hardly a wait is too long (one
+// can be after a dozen that were hardly late at all), and the thread spins no longer than the plan
+// allows.
 TEST(StepWait, ThreadsThatWakeLateSleepLess) {
   std::mt19937_64 random = testing::TestRandom();
   std::uniform_real_distribution<double> uniform(0, 1);
+  int waits = 0, too_long = 0;
   for (int trial = 0; trial < 50; ++trial) {
     const double step = 3e-3 * std::pow(10, uniform(random));
     const double latest = 0.07 * std::min(step, 1e-2) * uniform(random);
@@ -33,13 +35,15 @@ TEST(StepWait, ThreadsThatWakeLateSleepLess) {
       const StepWait::Plan plan = wait.For(step);
       const double late = latest * uniform(random);
       ASSERT_GT(plan.sleep, 0);
-      EXPECT_LE(plan.sleep + latest, step * 1.0001) << step << " " << latest << " " << i;
+      ++waits;
+      if (plan.sleep + late > step) ++too_long;
       EXPECT_LE(step - plan.sleep, std::min(1.0001e-3, 0.0801 * step));
       EXPECT_GE(plan.awake_until, step);
       EXPECT_LE(plan.awake_until - step, 0.0501 * step);
       wait.Woke(late);
     }
   }
+  EXPECT_LE(too_long, waits / 1000);
 }
 
 // When threads wake up in time again, less time is spent spinning.
