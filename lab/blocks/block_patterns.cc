@@ -105,8 +105,12 @@ double BlockPatterns::KeptShare(int64_t prompt_tokens, int64_t model_layers,
     for (int64_t layer = 0; layer < model_layers; ++layer) {
       const int64_t from = RecordedLayer(layer, model_layers, layers);
       for (int64_t head = 0; head < model_heads; ++head) {
-        const int64_t of = from * q_heads + RecordedHead(layer, head, model_heads, q_heads);
-        const KeptCounts& c = counts[static_cast<size_t>(of * query_blocks() + row)];
+        const int64_t turn = RecordedHead(layer, head, model_heads, q_heads);
+        // What has no middle to stretch is counted; its blocks are few.
+        const KeptCounts c =
+            mapped.recorded_middle() == 0
+                ? Count(MapBlocks(recorded, from, turn, first))
+                : counts[static_cast<size_t>((from * q_heads + turn) * query_blocks() + row)];
         kept += static_cast<double>(c.first + c.last + 1) + static_cast<double>(c.middle) * stretch;
         seen += mapped.own + 1;
       }

@@ -134,7 +134,8 @@ TEST(BlockPatterns, KeptShareIsWhatIsKept) {
   for (int round = 0; round < 5; ++round) {
     const BlockPatterns p = AnyPatterns(random);
     for (const int64_t tokens : {p.tokens, 4 * p.tokens + 77}) {
-      EXPECT_NEAR(p.KeptShare(tokens, 3, 5), CountedShare(p, tokens, 3, 5), 0.01);
+      // The middle is an estimate: in 3,000 recordings by at most 0.0026.
+      EXPECT_NEAR(p.KeptShare(tokens, 3, 5), CountedShare(p, tokens, 3, 5), 0.005);
     }
     if (p.query_rows == 128) {
       EXPECT_NEAR(p.KeptShare(), CountedShare(p, p.tokens, p.layers, p.q_heads), 1e-9);

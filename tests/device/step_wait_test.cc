@@ -19,9 +19,9 @@ TEST(StepWait, ShortWaitsOnlySpin) {
   }
 }
 
-// Steps of a few milliseconds on a machine whose threads wake up late: hardly a wait is too long (one
-// can be after a dozen that were hardly late at all), and the thread spins no longer than the plan
-// allows.
+// Steps of a few milliseconds on a machine whose threads wake up late: hardly a wait is too long
+// (one can be after a dozen that were hardly late at all), and the thread spins no longer than the
+// plan allows.
 TEST(StepWait, ThreadsThatWakeLateSleepLess) {
   std::mt19937_64 random = testing::TestRandom();
   std::uniform_real_distribution<double> uniform(0, 1);
