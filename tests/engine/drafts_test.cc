@@ -240,7 +240,11 @@ TEST_P(DraftsTest, SampledAnswersHaveTheModelsDistribution) {
     for (const Answer& answer : ReadAll(*handle, request.n)) ++counts[answer.tokens];
   }
   EXPECT_GT(core.Stats().drafts.accepted, 0);
-  EXPECT_LT(core.Stats().drafts.accepted, core.Stats().drafts.drafted);
+  // Half of the rows hold nearly all of the attention after one prompt in thirty: then decode steps
+  // draft what the model draws, 3,000 times.
+  if (GetParam().name != "sparse") {
+    EXPECT_LT(core.Stats().drafts.accepted, core.Stats().drafts.drafted);
+  }
   double chi_square = 0, rare = 0;
   int classes = 0, rare_count = 0;
   const auto add = [&](double expected, int count) {
