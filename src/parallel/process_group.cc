@@ -24,6 +24,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/logging.h"
 #include "base/units.h"
 #include "device/cuda/cuda_devices.h"
 
@@ -105,8 +106,14 @@ void Receive(int channel, void* to, size_t bytes) {
   }
 }
 
-// Ends with the process.
-std::shared_ptr<ProcessGroup> current;
+// Ends with the process, before the log does, to which the thread that watches the ranks writes.
+std::shared_ptr<ProcessGroup>& Only() {
+  static std::shared_ptr<ProcessGroup> group = [] {
+    LogDebug("ranks: none yet");  // the log begins here at the latest
+    return nullptr;
+  }();
+  return group;
+}
 
 }  // namespace
 
@@ -119,14 +126,14 @@ ProcessGroup::~ProcessGroup() {
   for (const int channel : channels_) close(channel);
 }
 
-std::shared_ptr<ProcessGroup> ProcessGroup::Current() { return current; }
+std::shared_ptr<ProcessGroup> ProcessGroup::Current() { return Only(); }
 
 std::shared_ptr<ProcessGroup> ProcessGroup::Start(int ranks) {
   if (ranks < 1) throw InvalidArgument("{} ranks: there is at least one", ranks);
-  if (current != nullptr) {
-    if (current->ranks() == ranks) return current;
+  if (const auto& group = Only()) {
+    if (group->ranks() == ranks) return group;
     throw Unsupported("tensor_parallel = {}: this process has {} ranks already", ranks,
-                      current->ranks());
+                      group->ranks());
   }
   if (const int64_t threads = ThreadsOfThisProcess(); threads > 1) {
     throw Unsupported(
@@ -158,7 +165,7 @@ std::shared_ptr<ProcessGroup> ProcessGroup::Start(int ranks) {
     fs::remove_all(place);
     throw Error(fmt::format("the {} ranks cannot connect: {}", ranks, error.what()));
   }
-  current = group;
+  Only() = group;
   if (group->rank_ != 0) return group;
   fs::remove_all(place);
   group->processes_.StartWatching();

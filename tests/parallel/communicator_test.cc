@@ -4,13 +4,16 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <limits>
 #include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/cuda/cuda_devices.h"
@@ -168,6 +171,9 @@ INSTANTIATE_TEST_SUITE_P(Devices, CommunicatorTest, ::testing::Values("cpu", "cu
 }  // namespace litecache::parallel
 
 int main(int argc, char** argv) {
+  // The other rank ends meanwhile: what still watched it at this point of the end would report that
+  // to a log that has ended (CMakeLists.txt looks for the message).
+  std::atexit([] { std::this_thread::sleep_for(std::chrono::milliseconds(200)); });
   ::testing::InitGoogleTest(&argc, argv);
   litecache::testing::TestSeed();  // of all ranks
   if (argc == 2 && std::string(argv[1]) == "--one-rank") litecache::parallel::ranks = 1;
@@ -176,6 +182,9 @@ int main(int argc, char** argv) {
   const bool here = passed == 1;
   group->Minimum({&passed, 1});
   if (here && passed == 0) std::cerr << "a test failed on another rank\n";
-  if (group->rank() != 0) std::quick_exit(0);
+  if (group->rank() != 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::quick_exit(0);
+  }
   return passed == 1 ? 0 : 1;
 }
