@@ -74,6 +74,11 @@ std::string JsonFields::Path(std::string_view key) const {
   return fmt::format("{}{}", prefix_, key);
 }
 
+bool JsonFields::IsNull(std::string_view key) const {
+  const auto found = object_->find(key);
+  return found != object_->end() && found->is_null();
+}
+
 const json* JsonFields::Find(std::string_view key) const {
   const auto found = object_->find(key);
   return found == object_->end() || found->is_null() ? nullptr : &*found;

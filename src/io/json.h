@@ -35,6 +35,8 @@ class JsonFields {
 
   // Whether the field is present and not null.
   bool Has(std::string_view key) const { return Find(key) != nullptr; }
+  // Whether the field is present and null, where this is not the same as absent.
+  bool IsNull(std::string_view key) const;
   // The value, or null when absent.
   const nlohmann::json* Find(std::string_view key) const;
 

@@ -14,7 +14,8 @@ namespace {
 
 constexpr double kTheta = 12e6;
 
-// What Transformers' ApertusConfig has where a config says nothing of RoPE.
+// What Transformers' ApertusConfig has where a config has no parameters of RoPE; a `rope_theta` of
+// its own does not count then.
 RopeConfig DefaultRope() {
   RopeConfig rope;
   rope.theta = kTheta;
@@ -26,13 +27,9 @@ RopeConfig DefaultRope() {
 
 void ParseApertus(const io::JsonFields& fields, ModelConfig& config) {
   ParseUngated(fields, "xielu", FeedForward::kXielu, config);
-  ParseRmsFamily(fields, config, /*default_head_dim=*/0, std::nullopt, "", kTheta);
+  ParseRmsFamily(fields, config, {.theta = kTheta, .norm_eps = 1e-5});
   RefuseSlidingLayers(fields);
-  if (!fields.Has("rope_scaling") && !fields.Has("rope_parameters")) {
-    config.rope = DefaultRope();
-    config.rope.theta = fields.Number("rope_theta", 1e-6, 1e15).value_or(kTheta);
-  }
-  config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(1e-5);
+  if (!HasRopeParameters(fields)) config.rope = DefaultRope();
   config.norms.attention_input = "attention_layernorm";
   config.norms.feed_forward_input = "feedforward_layernorm";
   config.qk_norm = true;

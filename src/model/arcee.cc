@@ -8,9 +8,8 @@ namespace {
 
 void ParseArcee(const io::JsonFields& fields, ModelConfig& config) {
   ParseUngated(fields, "relu2", FeedForward::kReluSquared, config);
-  ParseRmsFamily(fields, config);
+  ParseRmsFamily(fields, config, {.norm_eps = 1e-5});
   RefuseSlidingLayers(fields);
-  config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(1e-5);
   config.attention_bias = fields.Bool("attention_bias").value_or(false);
   config.attention_output_bias = config.attention_bias;
   config.mlp_bias = fields.Bool("mlp_bias").value_or(false);

@@ -14,7 +14,7 @@ namespace litecache::model {
 namespace {
 
 void ParseEveryCohere(const io::JsonFields& fields, ModelConfig& config, double default_theta) {
-  ParseRmsFamily(fields, config, /*default_head_dim=*/0, std::nullopt, "", default_theta);
+  ParseRmsFamily(fields, config, {.theta = default_theta});
   config.norm_eps = fields.Number("layer_norm_eps", 0, 1).value_or(1e-5);
   config.norms.feed_forward_input.clear();
   config.layer_norm = true;

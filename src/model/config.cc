@@ -213,9 +213,8 @@ nlohmann::json InnerTextConfig(const nlohmann::json& document, const char* archi
   return text;
 }
 
-void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim,
-                    std::optional<double> default_rotary_share, std::string_view layer_type,
-                    double default_theta) {
+void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config,
+                    const FamilyDefaults& defaults) {
   // Where all layers have experts, theirs may be the only width.
   constexpr const char *kWidth = "intermediate_size", *kExpertWidth = "moe_intermediate_size";
   const bool only_experts = !fields.Has(kWidth) && fields.Has(kExpertWidth);
@@ -225,7 +224,7 @@ void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t d
     fields.Fail("num_key_value_heads",
                 fmt::format("must divide num_attention_heads = {}", config.q_heads));
   }
-  config.head_dim = fields.Int("head_dim", 2, kMaxHeadDim).value_or(default_head_dim);
+  config.head_dim = fields.Int("head_dim", 2, kMaxHeadDim).value_or(defaults.head_dim);
   if (config.head_dim == 0) {
     if (config.hidden % config.q_heads != 0) {
       fields.Fail("hidden_size",
@@ -241,7 +240,7 @@ void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t d
   }
   config.embedding_dim = config.hidden;
   config.max_context = fields.RequiredInt("max_position_embeddings", 1, kMaxContext);
-  config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(1e-6);
+  config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(defaults.norm_eps);
   config.tie_embeddings = fields.Bool("tie_word_embeddings").value_or(false);
   if (config.feed_forward == FeedForward::kGated) {
     const std::string activation = fields.String("hidden_act").value_or("silu");
@@ -251,12 +250,12 @@ void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t d
       fields.Refuse("hidden_act", "silu and gelu_pytorch_tanh are supported");
     }
   }
-  config.rope = ParseRope(fields, config.max_context, layer_type, default_theta);
+  config.rope = ParseRope(fields, config.max_context, defaults.layer_type, defaults.theta);
   if (config.rope.scaling == RopeScaling::kNtkAlpha && config.family != Family::kHunYuan) {
     fields.Refuse(fields.Has("rope_scaling") ? "rope_scaling" : "rope_parameters",
                   "dynamic is supported only for HunYuan, with alpha");
   }
-  ParseRotaryShare(fields, default_rotary_share, config);
+  ParseRotaryShare(fields, defaults.rotary_share, config);
   config.max_context = StretchedContext(config.rope, config.max_context);
 }
 
@@ -279,8 +278,9 @@ std::optional<std::vector<std::string>> ParseLayerTypes(const io::JsonFields& fi
 }
 
 void ParseWindows(const io::JsonFields& fields, ModelConfig& config,
-                  const std::function<bool(int64_t layer)>& by_default) {
-  const auto window = fields.Int("sliding_window", 1, kMaxContext);
+                  const std::function<bool(int64_t layer)>& by_default, int64_t default_window) {
+  auto window = fields.Int("sliding_window", 1, kMaxContext);
+  if (!window && !fields.IsNull("sliding_window") && default_window > 0) window = default_window;
   const auto types = ParseLayerTypes(fields, config);
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     bool windowed = by_default(layer);
@@ -308,8 +308,9 @@ void ParseWindows(const io::JsonFields& fields, ModelConfig& config,
   }
 }
 
-void ParseWindows(const io::JsonFields& fields, ModelConfig& config) {
-  ParseWindows(fields, config, [](int64_t) { return true; });
+void ParseWindows(const io::JsonFields& fields, ModelConfig& config, int64_t default_window) {
+  ParseWindows(
+      fields, config, [](int64_t) { return true; }, default_window);
 }
 
 ExpertConfig ParseExperts(const io::JsonFields& fields, const char* count_field,
@@ -331,8 +332,8 @@ ExpertConfig ParseExperts(const io::JsonFields& fields, const char* count_field,
 }
 
 void ParseSharedExperts(const io::JsonFields& fields, const char* count_field,
-                        ExpertConfig* experts) {
-  const int64_t count = fields.Int(count_field, 0, ops::kMostActiveExperts).value_or(0);
+                        int64_t default_count, ExpertConfig* experts) {
+  const int64_t count = fields.Int(count_field, 0, ops::kMostActiveExperts).value_or(default_count);
   experts->shared = count * experts->intermediate;
   if (experts->shared > kMaxWidth) {
     fields.Fail(count_field, fmt::format("experts together are wider than {}", kMaxWidth));

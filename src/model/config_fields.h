@@ -23,14 +23,21 @@ inline constexpr int64_t kMaxHeadDim = int64_t{1} << 10;
 // Positions are int32 in every operation.
 inline constexpr int64_t kMaxContext = int64_t{1} << 30;
 
+// What a family's config has where a field is missing, as its config class in Transformers has it:
+// files may leave out what equals it.
+struct FamilyDefaults {
+  int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
+  // The share of a head that RoPE rotates; none: the family rotates whole heads, and another share
+  // is refused.
+  std::optional<double> rotary_share;
+  std::string_view layer_type = "";  // as in ParseRope
+  double theta = 10000;
+  double norm_eps = 1e-6;
+};
 // Parses the fields that all families but OPT have in common: widths, heads, context, RoPE.
-// default_head_dim: the value if the field is missing; 0: hidden_size / num_attention_heads.
-// default_rotary_share: the share of a head that RoPE rotates if the config does not say; none: the
-// family rotates whole heads, and another share is refused. layer_type and default_theta: as in
-// ParseRope. config.feed_forward is known (ParseUngated).
-void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim = 0,
-                    std::optional<double> default_rotary_share = std::nullopt,
-                    std::string_view layer_type = "", double default_theta = 10000);
+// config.feed_forward is known (ParseUngated).
+void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config,
+                    const FamilyDefaults& defaults = {});
 // Feed-forward blocks without a gate; `hidden_act` must be `activation`, if it is there.
 void ParseUngated(const io::JsonFields& fields, const char* activation, FeedForward feed_forward,
                   ModelConfig& config);
@@ -39,13 +46,14 @@ void ParseUngated(const io::JsonFields& fields, const char* activation, FeedForw
 std::optional<std::vector<std::string>> ParseLayerTypes(const io::JsonFields& fields,
                                                         const ModelConfig& config);
 
-// Windows of `sliding_window` tokens in the layers that `layer_types` names, or that `by_default`
-// does; nowhere if the field is missing, or if no context is longer and such layers have no
-// config.window_rope of their own. Throws Unsupported for other types of layers.
+// Windows of `sliding_window` tokens, or default_window (0: none) if the field is missing, in the
+// layers that `layer_types` names, or that `by_default` does; nowhere if the field is null, or if
+// no context is longer and such layers have no config.window_rope of their own. Throws Unsupported
+// for other types of layers.
 void ParseWindows(const io::JsonFields& fields, ModelConfig& config,
-                  const std::function<bool(int64_t layer)>& by_default);
+                  const std::function<bool(int64_t layer)>& by_default, int64_t default_window = 0);
 // The same for all layers.
-void ParseWindows(const io::JsonFields& fields, ModelConfig& config);
+void ParseWindows(const io::JsonFields& fields, ModelConfig& config, int64_t default_window = 0);
 
 // Experts of `count_field` or, as newer configs have it, `num_local_experts`, of which each row
 // gets active_field; width_field: their intermediate width. Names are the caller's. Throws
@@ -55,7 +63,7 @@ ExpertConfig ParseExperts(const io::JsonFields& fields, const char* count_field,
                           const char* active_field = "num_experts_per_tok");
 // Experts that all rows use: so many, of the others' width, in one block `shared_experts`.
 void ParseSharedExperts(const io::JsonFields& fields, const char* count_field,
-                        ExpertConfig* experts);
+                        int64_t default_count, ExpertConfig* experts);
 // Experts of Qwen's configs (qwen2.cc); config.layers is known.
 ExpertConfig ParseQwenExperts(const io::JsonFields& fields, const ModelConfig& config,
                               bool normalized_by_default);
@@ -63,8 +71,9 @@ ExpertConfig ParseQwenExperts(const io::JsonFields& fields, const ModelConfig& c
 // Throws Unsupported if `layer_types` names anything but full attention.
 void RefuseSlidingLayers(const io::JsonFields& fields);
 
-// Windows of Qwen's configs (qwen2.cc).
-void ParseQwenWindows(const io::JsonFields& fields, ModelConfig& config);
+// Windows of Qwen's configs (qwen2.cc), which families give to different layers by default.
+void ParseQwenWindows(const io::JsonFields& fields, ModelConfig& config,
+                      bool (*by_default)(int64_t layer, int64_t max_window_layers));
 
 // rotary_dim from `partial_rotary_factor`; config.head_dim is known.
 void ParseRotaryShare(const io::JsonFields& fields, std::optional<double> default_share,
@@ -79,6 +88,8 @@ void CheckLongRope(const io::JsonFields& fields, const ModelConfig& config);
 // dynamic is read only with HunYuan's `alpha`, which does not depend on the context.
 RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions,
                      std::string_view layer_type = "", double default_theta = 10000);
+// Whether the config has one of these objects, and not empty.
+bool HasRopeParameters(const io::JsonFields& fields);
 // How the scale of queries grows, from `llama_4_scaling_beta` beside RoPE's parameters.
 void ParseQueryGrowth(const io::JsonFields& fields, RopeConfig& rope);
 // RoPE of layers with a window, in families where it is not scaled.

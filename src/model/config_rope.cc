@@ -143,6 +143,8 @@ RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions,
   return rope;
 }
 
+bool HasRopeParameters(const io::JsonFields& fields) { return FindParameters(fields).has_value(); }
+
 RopeConfig ParseWindowRope(const io::JsonFields& fields, int64_t max_positions,
                            double default_theta) {
   const auto parameters = fields.Object("rope_parameters");

@@ -7,10 +7,9 @@ namespace litecache::model {
 namespace {
 
 void ParseEveryErnie(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim) {
-  ParseRmsFamily(fields, config, default_head_dim);
+  ParseRmsFamily(fields, config, {.head_dim = default_head_dim, .theta = 5e5, .norm_eps = 1e-5});
   RefuseSlidingLayers(fields);
   config.rotary_neighbours = true;
-  config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(1e-5);
   config.tie_embeddings = fields.Bool("tie_word_embeddings").value_or(true);
   config.attention_bias = fields.Bool("use_bias").value_or(false);
   config.attention_output_bias = config.mlp_bias = config.attention_bias;
@@ -26,7 +25,7 @@ void ParseErnieMoe(const io::JsonFields& fields, ModelConfig& config) {
   experts = ParseExperts(fields, "moe_num_experts", "moe_intermediate_size", "moe_k");
   if (config.mlp_bias) fields.Refuse("use_bias", "experts have no biases");
   experts.correction = "moe_statics.e_score_correction_bias";
-  ParseSharedExperts(fields, "moe_num_shared_experts", &experts);
+  ParseSharedExperts(fields, "moe_num_shared_experts", /*default_count=*/2, &experts);
   const int64_t first = fields.Int("moe_layer_start_index", 0, kMaxLayers).value_or(1);
   const int64_t last = fields.Int("moe_layer_end_index", -1, kMaxLayers).value_or(-1);
   const int64_t step = fields.Int("moe_layer_interval", 1, kMaxLayers).value_or(1);

@@ -32,20 +32,21 @@ std::vector<bool> PatternOfWindows(const io::JsonFields& fields, const ModelConf
 }
 
 void ParseExaone4(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config);
-  config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(1e-5);
+  ParseRmsFamily(fields, config, {.norm_eps = 1e-5});
   config.norms = {.attention_input = "",
                   .attention_output = "post_attention_layernorm",
                   .feed_forward_input = "",
                   .feed_forward_output = "post_feedforward_layernorm"};
   config.qk_norm = true;
-  if (!fields.Has("sliding_window")) return RefuseSlidingLayers(fields);
+  if (fields.IsNull("sliding_window")) return RefuseSlidingLayers(fields);
   std::vector<bool> windows = PatternOfWindows(fields, config);
   if (const auto types = ParseLayerTypes(fields, config)) {
     for (size_t i = 0; i < types->size(); ++i) windows[i] = (*types)[i] == "sliding_attention";
   }
   for (const bool window : windows) config.unrotated.push_back(!window);
-  ParseWindows(fields, config, [&](int64_t layer) { return windows[static_cast<size_t>(layer)]; });
+  ParseWindows(
+      fields, config, [&](int64_t layer) { return windows[static_cast<size_t>(layer)]; },
+      /*default_window=*/4096);
 }
 
 }  // namespace

@@ -14,6 +14,12 @@ namespace {
 
 constexpr double kSmallestCap = 1e-3, kLargestCap = 1e6;
 
+// A cap of scores or logits; null: none.
+double ParseCap(const io::JsonFields& fields, const char* key, double by_default) {
+  if (fields.IsNull(key)) return 0;
+  return fields.Number(key, kSmallestCap, kLargestCap).value_or(by_default);
+}
+
 // What Gemma 2 and 3 have in common.
 void ParseOlderGemma(const io::JsonFields& fields, ModelConfig& config) {
   ParseGemma(fields, config, /*default_head_dim=*/256);
@@ -27,32 +33,33 @@ void ParseOlderGemma(const io::JsonFields& fields, ModelConfig& config) {
 
 void ParseGemma2(const io::JsonFields& fields, ModelConfig& config) {
   ParseOlderGemma(fields, config);
-  // The caps and the window are in all published configs; without them Transformers has others than
-  // none.
-  config.attention_cap = fields.RequiredNumber("attn_logit_softcapping", kSmallestCap, kLargestCap);
-  config.logit_cap = fields.RequiredNumber("final_logit_softcapping", kSmallestCap, kLargestCap);
+  config.attention_cap = ParseCap(fields, "attn_logit_softcapping", 50);
+  config.logit_cap = ParseCap(fields, "final_logit_softcapping", 30);
+  // It is in all published configs; without it Transformers has another than none.
   fields.RequiredInt("sliding_window", 1, kMaxContext);
   ParseWindows(fields, config, [](int64_t layer) { return layer % 2 == 0; });
 }
 
 void ParseGemma3(const io::JsonFields& fields, ModelConfig& config) {
   ParseOlderGemma(fields, config);
-  for (const char* cap : {"attn_logit_softcapping", "final_logit_softcapping"}) {
-    if (fields.Has(cap)) fields.Refuse(cap, "logits are not capped");
-  }
+  constexpr const char* kScores = "attn_logit_softcapping";
+  if (fields.Has(kScores)) fields.Refuse(kScores, "scores are not capped");
+  config.logit_cap = ParseCap(fields, "final_logit_softcapping", 0);
   config.qk_norm = true;
   const int64_t pattern = fields.Int("sliding_window_pattern", 1, kMaxLayers).value_or(6);
   config.rope = ParseRope(fields, config.max_context, "full_attention", 1e6);
   const double theta = fields.Number("rope_local_base_freq", 1e-6, 1e15).value_or(10000);
   config.window_rope = ParseWindowRope(fields, config.max_context, theta);
-  ParseWindows(fields, config, [&](int64_t layer) { return (layer + 1) % pattern != 0; });
+  ParseWindows(
+      fields, config, [&](int64_t layer) { return (layer + 1) % pattern != 0; },
+      /*default_window=*/4096);
 }
 
 }  // namespace
 
 void ParseGemma(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim) {
   constexpr const char* kGelu = "gelu_pytorch_tanh";
-  ParseRmsFamily(fields, config, default_head_dim, std::nullopt, "full_attention");
+  ParseRmsFamily(fields, config, {.head_dim = default_head_dim, .layer_type = "full_attention"});
   // It is that of the stretched positions.
   config.max_context = fields.RequiredInt("max_position_embeddings", 1, kMaxContext);
   config.tie_embeddings = fields.Bool("tie_word_embeddings").value_or(true);

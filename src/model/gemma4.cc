@@ -25,14 +25,15 @@ void ParseWholeHeads(const io::JsonFields& fields, ModelConfig& config) {
   }
   const auto by_layer = fields.Object(kLayers);
   for (int64_t layer = 0, first = -1; by_layer && layer < config.layers; ++layer) {
-    const std::string name = std::to_string(layer);
-    if (by_layer->Has(name) == config.has_window(layer)) {
-      fields.Refuse(kLayers, "must have the layers without a window, and no others");
+    const auto heads = by_layer->Object(std::to_string(layer));
+    if (config.has_window(layer)) {
+      if (heads) fields.Refuse(kLayers, "must not have layers with a window");
+      continue;
     }
-    if (config.has_window(layer)) continue;
-    const io::JsonFields heads = *by_layer->Object(name);
-    const int64_t dim = heads.Int("head_dim", 2, kMaxHeadDim).value_or(config.window_head_dim);
-    const int64_t kv_heads = heads.Int(kHeads, 1, kMaxHeads).value_or(config.window_kv_heads);
+    // What equals the other layers' is left out.
+    int64_t dim = config.window_head_dim, kv_heads = config.window_kv_heads;
+    if (heads) dim = heads->Int("head_dim", 2, kMaxHeadDim).value_or(dim);
+    if (heads) kv_heads = heads->Int(kHeads, 1, kMaxHeads).value_or(kv_heads);
     if (first >= 0 && (dim != config.head_dim || kv_heads != config.kv_heads)) {
       fields.Refuse(kLayers, "layers without a window must have heads alike");
     }

@@ -320,6 +320,7 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
       config["intermediate_size"] = keys.Int("feed_forward_length", kMaxWidth);
     }
     const int64_t window = keys.Int("attention.sliding_window", kMaxContext, 0);
+    config["sliding_window"] = nullptr;  // unlike one that config.json leaves out
     if (window != 0) {
       config["sliding_window"] = window;
       if (keys.architecture() == kOlmo2 || keys.architecture() == kExaone4 ||

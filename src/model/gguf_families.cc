@@ -14,7 +14,7 @@ using nlohmann::json;
 
 constexpr std::string_view kApertus = "apertus", kArcee = "arcee", kCommandR = "command-r",
                            kCohere2 = "cohere2", kHunYuan = "hunyuan-dense", kNemotron = "nemotron",
-                           kStarcoder2 = "starcoder2";
+                           kMistral3 = "mistral3", kStarcoder2 = "starcoder2";
 
 // A number of each layer, or one for all.
 std::vector<float> OfLayers(const io::Gguf& gguf, const char* key, int64_t layers) {
@@ -57,8 +57,10 @@ json FamilyFieldsOfGguf(const io::Checkpoint& checkpoint, const ArchitectureKeys
   if (name == kArcee) config = {{"mlp_bias", up_bias}};
   if (name == kNemotron) config = {{"norm_eps", epsilon}, {"mlp_bias", up_bias}};
   if (name == kStarcoder2) config = {{"norm_epsilon", epsilon}, {"use_bias", up_bias}};
-  // Its frequencies are divided by a tensor's factors, if at all.
-  if (name == kApertus) config = {{"rope_parameters", {{"rope_type", "default"}}}};
+  // Apertus' frequencies are divided by a tensor's factors, if at all.
+  if (name == kApertus || name == kMistral3) {
+    config = {{"rope_parameters", {{"rope_type", "default"}}}};
+  }
   if (name == kCommandR || name == kCohere2) {
     constexpr const char* kScale = "logit_scale";
     const auto scale = keys.Number(kScale);

@@ -8,7 +8,7 @@ namespace litecache::model {
 namespace {
 
 void ParseGlm4(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config, /*default_head_dim=*/128, /*default_rotary_share=*/0.5);
+  ParseRmsFamily(fields, config, {.head_dim = 128, .rotary_share = 0.5, .norm_eps = 1.5625e-7});
   RefuseSlidingLayers(fields);
   config.norms = {.attention_input = "input_layernorm",
                   .attention_output = "post_self_attn_layernorm",
@@ -16,12 +16,11 @@ void ParseGlm4(const io::JsonFields& fields, ModelConfig& config) {
                   .feed_forward_output = "post_mlp_layernorm"};
   config.rotary_neighbours = true;
   config.fused_gate_up = true;
-  config.attention_bias = fields.Bool("attention_bias").value_or(false);
+  config.attention_bias = fields.Bool("attention_bias").value_or(true);
 }
 
 void ParseGlm4Moe(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config, /*default_head_dim=*/0, /*default_rotary_share=*/0.5);
-  config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(1e-5);
+  ParseRmsFamily(fields, config, {.rotary_share = 0.5, .norm_eps = 1e-5});
   config.qk_norm = fields.Bool("use_qk_norm").value_or(false);
   config.attention_bias = fields.Bool("attention_bias").value_or(false);
   for (const char* groups : {"n_group", "topk_group"}) {
@@ -35,7 +34,7 @@ void ParseGlm4Moe(const io::JsonFields& fields, ModelConfig& config) {
   experts.normalized = fields.Bool("norm_topk_prob").value_or(true);
   experts.scale = static_cast<float>(fields.Number("routed_scaling_factor", 0, 1e6).value_or(1));
   experts.correction = "gate.e_score_correction_bias";
-  ParseSharedExperts(fields, "n_shared_experts", &experts);
+  ParseSharedExperts(fields, "n_shared_experts", /*default_count=*/1, &experts);
   const int64_t dense = fields.Int("first_k_dense_replace", 0, kMaxLayers).value_or(1);
   for (int64_t layer = 0; layer < config.layers; ++layer) experts.dense.push_back(layer < dense);
 }

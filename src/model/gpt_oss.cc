@@ -10,13 +10,25 @@
 namespace litecache::model {
 namespace {
 
+// What Transformers' GptOssConfig has where a config says nothing of RoPE.
+void SetDefaultRope(ModelConfig& config) {
+  RopeConfig& rope = config.rope;
+  rope.scaling = RopeScaling::kYarn;
+  rope.factor = 32;
+  rope.original_context = 4096;
+  rope.truncate = false;
+  config.max_context = StretchedContext(rope, config.max_context);
+}
+
 void ParseGptOss(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config, /*default_head_dim=*/64);
-  config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(1e-5);
+  ParseRmsFamily(fields, config, {.head_dim = 64, .theta = 150000, .norm_eps = 1e-5});
+  if (!HasRopeParameters(fields)) SetDefaultRope(config);
   config.attention_bias = fields.Bool("attention_bias").value_or(true);
   config.attention_output_bias = config.attention_bias;
   config.attention_sinks = true;
-  ParseWindows(fields, config, [](int64_t layer) { return layer % 2 == 0; });
+  ParseWindows(
+      fields, config, [](int64_t layer) { return layer % 2 == 0; },
+      /*default_window=*/128);
   ExpertConfig& experts = config.experts;
   experts = ParseExperts(fields, "num_local_experts", "intermediate_size");
   experts.router = "router";

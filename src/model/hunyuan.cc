@@ -11,12 +11,11 @@ namespace litecache::model {
 namespace {
 
 void ParseHunYuan(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config);
+  ParseRmsFamily(fields, config, {.norm_eps = 1e-5});
   RefuseSlidingLayers(fields);
   if (config.rope.scaling == RopeScaling::kNtkAlpha && config.head_dim < 4) {
     fields.Fail("head_dim", "must be at least 4 where RoPE's base is stretched by alpha");
   }
-  config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(1e-5);
   config.norms.query = "self_attn.query_layernorm";
   config.norms.key = "self_attn.key_layernorm";
   config.qk_norm = true;

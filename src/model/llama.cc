@@ -16,16 +16,20 @@ void ParseLlama(const io::JsonFields& fields, ModelConfig& config) {
 
 void ParseMistral(const io::JsonFields& fields, ModelConfig& config) {
   ParseRmsFamily(fields, config);
-  ParseWindows(fields, config);
+  ParseWindows(fields, config, /*default_window=*/4096);
 }
 
 void ParseMinistral3(const io::JsonFields& fields, ModelConfig& config) {
-  ParseMistral(fields, config);
+  ParseRmsFamily(fields, config, {.head_dim = 128, .norm_eps = 1e-5});
+  ParseWindows(fields, config);
+  // Transformers' Ministral3Config has yarn of its own where a config says nothing of RoPE.
+  if (!HasRopeParameters(fields)) fields.Fail("rope_parameters", "is missing");
   ParseQueryGrowth(fields, config.rope);
 }
 
 void ParseMixtral(const io::JsonFields& fields, ModelConfig& config) {
-  ParseMistral(fields, config);
+  ParseRmsFamily(fields, config, {.theta = 1e6, .norm_eps = 1e-5});
+  ParseWindows(fields, config);
   config.experts = ParseExperts(fields, "num_local_experts", "intermediate_size");
   config.experts.module = "block_sparse_moe";
   config.experts.gate = "w1";

@@ -10,7 +10,7 @@ namespace litecache::model {
 namespace {
 
 void ParseMiniMaxM2(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config, /*default_head_dim=*/128, /*default_rotary_share=*/1);
+  ParseRmsFamily(fields, config, {.head_dim = 128, .rotary_share = 1, .theta = 5e6});
   for (const int64_t type : fields.IntOrInts("attn_type_list", 0, 1)) {
     if (type != 1) fields.Refuse("attn_type_list", "all layers have full attention, 1");
   }

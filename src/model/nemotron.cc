@@ -9,7 +9,7 @@ namespace {
 
 void ParseNemotron(const io::JsonFields& fields, ModelConfig& config) {
   ParseUngated(fields, "relu2", FeedForward::kReluSquared, config);
-  ParseRmsFamily(fields, config, /*default_head_dim=*/0, /*default_rotary_share=*/0.5);
+  ParseRmsFamily(fields, config, {.rotary_share = 0.5});
   RefuseSlidingLayers(fields);
   config.norm_eps = fields.Number("norm_eps", 0, 1).value_or(1e-5);
   config.layer_norm = true;

@@ -18,20 +18,21 @@ void SetOlmoLayers(const io::JsonFields& fields, ModelConfig& config) {
 }
 
 void ParseOlmo2(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config);
+  ParseRmsFamily(fields, config, {.norm_eps = 1e-5});
   RefuseSlidingLayers(fields);
   SetOlmoLayers(fields, config);
 }
 
 void ParseOlmo3(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config, 0, std::nullopt, "full_attention");
+  ParseRmsFamily(fields, config, {.layer_type = "full_attention", .theta = 5e5, .norm_eps = 1e-5});
   SetOlmoLayers(fields, config);
   config.window_rope = ParseWindowRope(fields, config.max_context, config.rope.theta);
-  ParseWindows(fields, config, [](int64_t layer) { return (layer + 1) % 4 != 0; });
+  ParseWindows(
+      fields, config, [](int64_t layer) { return (layer + 1) % 4 != 0; }, /*default_window=*/4096);
 }
 
 void ParseOlmoe(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config);
+  ParseRmsFamily(fields, config, {.norm_eps = 1e-5});
   if (fields.Has("clip_qkv")) fields.Refuse("clip_qkv", "projections are not clipped");
   config.wide_qk_norm = true;
   config.attention_bias = fields.Bool("attention_bias").value_or(false);

@@ -7,7 +7,7 @@ namespace litecache::model {
 namespace {
 
 void ParsePhi3(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config, /*default_head_dim=*/0, /*default_rotary_share=*/1.0);
+  ParseRmsFamily(fields, config, {.rotary_share = 1.0, .norm_eps = 1e-5});
   ParseWindows(fields, config);
   config.fused_qkv = true;
   config.fused_gate_up = true;

@@ -8,10 +8,13 @@
 
 namespace litecache::model {
 
-void ParseQwenWindows(const io::JsonFields& fields, ModelConfig& config) {
+void ParseQwenWindows(const io::JsonFields& fields, ModelConfig& config,
+                      bool (*by_default)(int64_t layer, int64_t max_window_layers)) {
   if (!fields.Bool("use_sliding_window").value_or(false)) return RefuseSlidingLayers(fields);
-  const int64_t first = fields.Int("max_window_layers", 0, kMaxLayers).value_or(28);
-  ParseWindows(fields, config, [&](int64_t layer) { return layer >= first; });
+  const int64_t layers = fields.Int("max_window_layers", 0, kMaxLayers).value_or(28);
+  ParseWindows(
+      fields, config, [&](int64_t layer) { return by_default(layer, layers); },
+      /*default_window=*/4096);
 }
 
 ExpertConfig ParseQwenExperts(const io::JsonFields& fields, const ModelConfig& config,
@@ -32,12 +35,14 @@ namespace {
 
 void ParseQwen2(const io::JsonFields& fields, ModelConfig& config) {
   ParseRmsFamily(fields, config);
-  ParseQwenWindows(fields, config);
+  ParseQwenWindows(fields, config, [](int64_t layer, int64_t first) { return layer >= first; });
   config.attention_bias = true;
 }
 
 void ParseQwen2Moe(const io::JsonFields& fields, ModelConfig& config) {
-  ParseQwen2(fields, config);
+  ParseRmsFamily(fields, config);
+  ParseQwenWindows(fields, config,
+                   [](int64_t layer, int64_t end) { return layer % 2 == 0 && layer < end; });
   config.attention_bias = fields.Bool("qkv_bias").value_or(true);
   config.experts = ParseQwenExperts(fields, config, /*normalized_by_default=*/false);
   if (config.experts.shared == 0) {

@@ -6,16 +6,21 @@
 namespace litecache::model {
 namespace {
 
-void ParseQwen3(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config, /*default_head_dim=*/128);
-  ParseQwenWindows(fields, config);
+void ParseEveryQwen3(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim) {
+  ParseRmsFamily(fields, config, {.head_dim = default_head_dim});
   config.qk_norm = true;
   config.attention_bias = fields.Bool("attention_bias").value_or(false);
   config.attention_output_bias = config.attention_bias;
 }
 
+void ParseQwen3(const io::JsonFields& fields, ModelConfig& config) {
+  ParseEveryQwen3(fields, config, /*default_head_dim=*/128);
+  ParseQwenWindows(fields, config, [](int64_t layer, int64_t first) { return layer >= first; });
+}
+
 void ParseQwen3Moe(const io::JsonFields& fields, ModelConfig& config) {
-  ParseQwen3(fields, config);
+  ParseEveryQwen3(fields, config, /*default_head_dim=*/0);
+  ParseQwenWindows(fields, config, [](int64_t, int64_t) { return true; });
   config.experts = ParseQwenExperts(fields, config, /*normalized_by_default=*/false);
   config.experts.shared = 0;
 }

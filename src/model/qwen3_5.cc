@@ -12,7 +12,7 @@ namespace litecache::model {
 namespace {
 
 void ParseQwen3_5(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config, /*default_head_dim=*/256, /*default_rotary_share=*/0.25);
+  ParseRmsFamily(fields, config, {.head_dim = 256, .rotary_share = 0.25});
   config.norm_added = 1;
   config.qk_norm = true;
   if (fields.Bool("attention_bias").value_or(false)) {

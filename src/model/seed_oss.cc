@@ -7,7 +7,7 @@ namespace litecache::model {
 namespace {
 
 void ParseSeedOss(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config, /*default_head_dim=*/128);
+  ParseRmsFamily(fields, config, {.head_dim = 128});
   RefuseSlidingLayers(fields);
   config.attention_bias = fields.Bool("attention_bias").value_or(true);
   config.attention_output_bias = fields.Bool("attention_out_bias").value_or(false);

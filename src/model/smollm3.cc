@@ -9,7 +9,7 @@ namespace litecache::model {
 namespace {
 
 void ParseSmolLm3(const io::JsonFields& fields, ModelConfig& config) {
-  ParseRmsFamily(fields, config);
+  ParseRmsFamily(fields, config, {.theta = 2e6});
   config.tie_embeddings = fields.Bool("tie_word_embeddings").value_or(true);
   config.attention_bias = fields.Bool("attention_bias").value_or(false);
   config.attention_output_bias = config.attention_bias;

@@ -1,6 +1,8 @@
 // What config.json says of experts and their routers.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "expect_error.h"
 #include "model/config_testing.h"
 
@@ -119,6 +121,10 @@ TEST(ConfigTest, SharedExperts) {
   EXPECT_EQ(qwen2.parameters(), 14'315'784'192);
   EXPECT_TRUE(qwen2.attention_bias && !qwen2.experts.normalized && !qwen2.qk_norm);
   EXPECT_FALSE(Parse(With(moe, "qkv_bias", false)).attention_bias);
+  json windows = With(With(moe, "use_sliding_window", true), "sliding_window", 512);
+  windows["max_window_layers"] = 5;  // of the first layers, every other one
+  for (int64_t i = 0; i < 24; ++i)
+    EXPECT_EQ(Parse(windows).has_window(i), i % 2 == 0 && i < 5) << i;
   EXPECT_ERROR(Parse(Without(moe, "shared_expert_intermediate_size")), FileError,
                "shared_expert_intermediate_size");
 }
@@ -150,6 +156,12 @@ TEST(ConfigTest, Experts) {
   }
   EXPECT_LT(sparse.parameters(), config.parameters());
   EXPECT_FALSE(Parse(Without(qwen, "norm_topk_prob")).experts.normalized);
+
+  // Unlike in dense models, the default of head_dim is not 128, and windows are in all layers.
+  EXPECT_EQ(Parse(Without(qwen, "head_dim")).head_dim, 64);
+  json windows = With(With(qwen, "use_sliding_window", true), "sliding_window", 512);
+  windows["max_window_layers"] = 30;
+  EXPECT_EQ(std::ranges::count(Parse(windows).windowed, true), 48);
 
   const ModelConfig newer = Parse(With(Without(qwen, "num_experts"), "num_local_experts", 64));
   EXPECT_EQ(newer.experts.count, 64);

@@ -1,6 +1,8 @@
 // The configs of Gemma's models.
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "expect_error.h"
 #include "model/config_testing.h"
 #include "model/families.h"
@@ -33,8 +35,11 @@ TEST(ConfigTest, Gemma3) {
   EXPECT_EQ(gemma.window_rope->scaling, RopeScaling::kNone);
   EXPECT_EQ(*gemma.attention_scale, 1.0 / 16);
   EXPECT_TRUE(gemma.tie_embeddings);
-  EXPECT_ERROR(Parse(With(OfFamily("Gemma3ForCausalLM"), "final_logit_softcapping", 30.0)),
-               Unsupported, "final_logit_softcapping");
+  EXPECT_EQ(gemma.logit_cap, 0);
+  EXPECT_EQ(Parse(With(OfFamily("Gemma3ForCausalLM"), "final_logit_softcapping", 30.0)).logit_cap,
+            30);
+  EXPECT_ERROR(Parse(With(OfFamily("Gemma3ForCausalLM"), "attn_logit_softcapping", 30.0)),
+               Unsupported, "attn_logit_softcapping");
   EXPECT_ERROR(Parse(With(OfFamily("Gemma3ForCausalLM"), "hidden_activation", "gelu")), Unsupported,
                "hidden_activation");
 }
@@ -58,9 +63,14 @@ TEST(ConfigTest, Gemma2) {
   for (int64_t layer = 0; layer < 42; ++layer) EXPECT_EQ(config.has_window(layer), layer % 2 == 0);
   EXPECT_EQ(config.parameters(), 9'241'705'984);
   for (const char* key : {"attn_logit_softcapping", "final_logit_softcapping", "sliding_window"}) {
-    EXPECT_ERROR(Parse(Without(gemma, key)), FileError, key, "missing");
     EXPECT_ERROR(Parse(With(gemma, key, -1)), FileError, key);
   }
+  EXPECT_ERROR(Parse(Without(gemma, "sliding_window")), FileError, "sliding_window", "missing");
+  // null is none, and what is left out is as in Transformers.
+  EXPECT_EQ(Parse(With(gemma, "attn_logit_softcapping", nullptr)).attention_cap, 0);
+  EXPECT_EQ(Parse(With(gemma, "final_logit_softcapping", nullptr)).logit_cap, 0);
+  EXPECT_EQ(Parse(Without(gemma, "attn_logit_softcapping")).attention_cap, 50);
+  EXPECT_EQ(Parse(Without(gemma, "final_logit_softcapping")).logit_cap, 30);
   EXPECT_ERROR(Parse(With(gemma, "use_bidirectional_attention", true)), Unsupported,
                "use_bidirectional_attention");
   EXPECT_NO_THROW(CheckRunsOnGpu(config));
@@ -103,6 +113,23 @@ TEST(ConfigTest, Gemma4) {
   EXPECT_EQ(std::ranges::count(rope.inv_freq, 0), 192);
   EXPECT_EQ(config.window_rope->theta, 1e4);
   EXPECT_NO_THROW(CheckRunsOnGpu(config));
+
+  // By layer, as Transformers writes them: what equals the heads of layers with windows is left
+  // out.
+  json by_layer = Without(Without(text, "global_head_dim"), "num_global_key_value_heads");
+  by_layer["per_layer_config"] = json::object();
+  const ModelConfig alike = Parse(whole(by_layer));
+  EXPECT_EQ(alike.head_dim, 256);
+  EXPECT_EQ(alike.kv_heads, 8);
+  for (int layer = 5; layer < 48; layer += 6) {
+    by_layer["per_layer_config"][std::to_string(layer)] = {{"num_key_value_heads", 1}};
+  }
+  EXPECT_EQ(Parse(whole(by_layer)).head_dim, 256);
+  EXPECT_EQ(Parse(whole(by_layer)).kv_heads, 1);
+  by_layer["per_layer_config"].erase("11");
+  EXPECT_ERROR(Parse(whole(by_layer)), Unsupported, "per_layer_config", "alike");
+  by_layer["per_layer_config"] = {{"0", {{"num_key_value_heads", 1}}}};
+  EXPECT_ERROR(Parse(whole(by_layer)), Unsupported, "per_layer_config", "with a window");
 
   const auto refused = [&](const char* key, const json& value) {
     EXPECT_ERROR(Parse(whole(With(text, key, value))), Error, key);

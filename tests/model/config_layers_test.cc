@@ -77,6 +77,9 @@ TEST(ConfigTest, SlidingWindows) {
                    "full_attention", "full_attention", "full_attention", "full_attention"});
   EXPECT_EQ(windows(Parse(types)), 1);
   EXPECT_TRUE(Parse(types).has_window(1));
+  // null is none; what is left out is as in Transformers.
+  EXPECT_EQ(windows(Parse(Mistral())), 0);
+  EXPECT_EQ(Parse(Without(Mistral(), "sliding_window")).window, 4096);
   types["layer_types"][2] = "linear_attention";
   EXPECT_ERROR(Parse(types), Unsupported, "layer_types", "linear_attention");
   types["layer_types"] = json::array({"full_attention"});
@@ -94,7 +97,7 @@ TEST(ConfigTest, SlidingWindows) {
 
 TEST(ConfigTest, Exaone4) {
   // Without windows, all layers have RoPE.
-  json config = OfFamily("Exaone4ForCausalLM");
+  json config = With(OfFamily("Exaone4ForCausalLM"), "sliding_window", nullptr);
   EXPECT_TRUE(Parse(config).uniform() && Parse(config).rotates(3));
   EXPECT_TRUE(Parse(config).qk_norm && Parse(config).norms.attention_input.empty());
   const auto windows = [](const ModelConfig& model) {
