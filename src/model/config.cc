@@ -14,6 +14,7 @@
 #include "model/config_fields.h"
 #include "model/families.h"
 #include "model/gguf_config.h"
+#include "model/own_head.h"
 #include "ops/experts/experts.h"
 
 namespace litecache::model {
@@ -190,7 +191,10 @@ int64_t ModelConfig::active_parameters() const { return CountParameters(*this, e
 ModelConfig ModelConfig::FromModel(const std::filesystem::path& model) {
   if (!io::IsGguf(model)) {
     const std::filesystem::path file = model / "config.json";
-    return FromJson(io::ReadTextFile(file), file.string());
+    ModelConfig config = FromJson(io::ReadTextFile(file), file.string());
+    // As in Transformers from version 5 on: what the weights say wins.
+    if (config.tie_embeddings) config.tie_embeddings = !HasHeadOfItsOwn(model);
+    return config;
   }
   const io::Checkpoint checkpoint(model);
   ModelConfig config = ParseConfig(ConfigJsonOfGguf(checkpoint), model.string());
@@ -224,7 +228,8 @@ void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config,
     fields.Fail("num_key_value_heads",
                 fmt::format("must divide num_attention_heads = {}", config.q_heads));
   }
-  config.head_dim = fields.Int("head_dim", 2, kMaxHeadDim).value_or(defaults.head_dim);
+  const int64_t head_dim = fields.IsNull("head_dim") ? 0 : defaults.head_dim;
+  config.head_dim = fields.Int("head_dim", 2, kMaxHeadDim).value_or(head_dim);
   if (config.head_dim == 0) {
     if (config.hidden % config.q_heads != 0) {
       fields.Fail("hidden_size",
@@ -316,6 +321,7 @@ void ParseWindows(const io::JsonFields& fields, ModelConfig& config, int64_t def
 ExpertConfig ParseExperts(const io::JsonFields& fields, const char* count_field,
                           const char* width_field, const char* active_field) {
   ExpertConfig experts;
+  experts.stacked = true;
   constexpr const char* kNewer = "num_local_experts";
   const char* const field = fields.Has(kNewer) ? kNewer : count_field;
   experts.count = fields.RequiredInt(field, 1, ops::kMostExperts);

@@ -26,7 +26,7 @@ inline constexpr int64_t kMaxContext = int64_t{1} << 30;
 // What a family's config has where a field is missing, as its config class in Transformers has it:
 // files may leave out what equals it.
 struct FamilyDefaults {
-  int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads
+  int64_t head_dim = 0;  // 0: hidden_size / num_attention_heads, as where the field is null
   // The share of a head that RoPE rotates; none: the family rotates whole heads, and another share
   // is refused.
   std::optional<double> rotary_share;

@@ -83,7 +83,6 @@ void ParseGemma4(const io::JsonFields& fields, ModelConfig& config) {
   if (fields.Bool("enable_moe_block").value_or(false)) {
     config.experts = ParseExperts(fields, "num_experts", "moe_intermediate_size", "top_k_experts");
     config.experts.beside = true;
-    config.experts.stacked = true;
     config.experts.module = "";
     config.experts.router = "router.proj";
   }

@@ -31,6 +31,7 @@ void ParseGptOss(const io::JsonFields& fields, ModelConfig& config) {
       /*default_window=*/128);
   ExpertConfig& experts = config.experts;
   experts = ParseExperts(fields, "num_local_experts", "intermediate_size");
+  experts.stacked = false;  // in another way (stacked_experts.h)
   experts.router = "router";
   experts.bias = true;
   config.gate_function = ops::kClampedSwiglu;

@@ -55,13 +55,11 @@ void ParseQwen3_5(const io::JsonFields& fields, ModelConfig& config) {
 void ParseQwen3_5Moe(const io::JsonFields& fields, ModelConfig& config) {
   ParseQwen3_5(fields, config);
   config.experts = ParseQwenExperts(fields, config, /*normalized_by_default=*/true);
-  config.experts.stacked = true;
 }
 
 // Qwen3-Next is Qwen3.5's predecessor; its files differ.
 void ParseQwen3Next(const io::JsonFields& fields, ModelConfig& config) {
   ParseQwen3_5Moe(fields, config);
-  config.experts.stacked = false;
   config.fused_delta = true;
 }
 

@@ -109,7 +109,7 @@ TEST(ConfigTest, SharedExperts) {
   const ModelConfig next = ModelConfig::FromShapeName("qwen3-next-80b-a3b");
   EXPECT_EQ(next.family, Family::kQwen3Next);
   EXPECT_EQ(next.parameters(), 79'674'391'296);
-  EXPECT_TRUE(next.fused_delta && !next.experts.stacked);
+  EXPECT_TRUE(next.fused_delta);
 
   // Qwen1.5-MoE-A2.7B's config, shortened.
   const json moe = json::parse(R"({"architectures":["Qwen2MoeForCausalLM"],"hidden_size":2048,

@@ -37,6 +37,10 @@ TEST(ConfigTest, DescribesWhatLayersAreMadeOf) {
 
   const ModelConfig seed = Parse(Without(OfFamily("SeedOssForCausalLM"), "attention_bias"));
   EXPECT_TRUE(seed.attention_bias && !seed.attention_output_bias && !seed.mlp_bias);
+  // null is not the same as left out.
+  const json narrow = With(OfFamily("SeedOssForCausalLM"), "hidden_size", 2048);
+  EXPECT_EQ(Parse(Without(narrow, "head_dim")).head_dim, 128);
+  EXPECT_EQ(Parse(With(narrow, "head_dim", nullptr)).head_dim, 64);
   EXPECT_EQ(seed.parameters() - llama.parameters(), 8 * (seed.q_width() + 2 * seed.kv_width()));
 
   const ModelConfig ernie = Parse(With(OfFamily("Ernie4_5ForCausalLM"), "use_bias", true));
