@@ -103,6 +103,7 @@ TEST(JsonTest, FieldsAreChecked) {
   EXPECT_EQ(fields.Int("whole", 0, 5000), 4096);
   EXPECT_EQ(fields.Int("none", 0, 1), std::nullopt);
   EXPECT_EQ(fields.Int("z", 0, 1), std::nullopt);
+  EXPECT_TRUE(fields.IsNull("z") && !fields.IsNull("none") && !fields.IsNull("n"));
   EXPECT_EQ(fields.Number("f", 0, 3), 2.5);
   EXPECT_EQ(fields.Number("n", 0, 10), 7.0);
   EXPECT_EQ(fields.Bool("t"), true);
