@@ -45,6 +45,7 @@ class DirectoryPlan {
   DirectoryPlan(const std::filesystem::path& model, const DirectoryOptions& options);
 
   const std::filesystem::path& model() const { return checkpoint_->path(); }
+  bool ties_embeddings() const { return config_.tie_embeddings; }
   const std::vector<Source>& sources() const { return sources_; }  // those of a file in succession
   const std::vector<Kind>& kinds() const { return kinds_; }
   int64_t files() const { return files_; }

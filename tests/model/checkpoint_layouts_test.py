@@ -6,6 +6,7 @@ The models are those of tests/fixtures/models.
 """
 import json
 import shutil
+import subprocess
 
 # Skips the test where packages are missing.
 from gguf_files import FIXTURES, SEED, Type, read_safetensors, write_safetensors
@@ -54,6 +55,10 @@ class CheckpointLayoutsTest(ProgramLogitsTest):
         own = self.logits(self.write(fixture, tensors, Type.F32))
         self.assertGreater(np.abs(own - tied).max(), 0.1)
         np.testing.assert_array_equal(own, self.logits(self.write(fixture, tensors, Type.F32, tie_word_embeddings=False)))
+        quantized = self.directory / "quantized"
+        subprocess.run([self.program, "quantize", "--model", self.write(fixture, tensors, Type.F32), "--output", quantized, "--type",
+                        "none,lm_head=w8a16", "--group-size", "32", "--no-progress"], check=True, capture_output=True)
+        self.assertLess(np.abs(self.logits(quantized, "--dtype", "f32") - own).max(), 0.05 * np.abs(own).max())
 
 
 if __name__ == "__main__":
