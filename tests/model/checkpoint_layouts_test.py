@@ -56,8 +56,8 @@ class CheckpointLayoutsTest(ProgramLogitsTest):
         self.assertGreater(np.abs(own - tied).max(), 0.1)
         np.testing.assert_array_equal(own, self.logits(self.write(fixture, tensors, Type.F32, tie_word_embeddings=False)))
         quantized = self.directory / "quantized"
-        subprocess.run([self.program, "quantize", "--model", self.write(fixture, tensors, Type.F32), "--output", quantized, "--type",
-                        "none,lm_head=w8a16", "--group-size", "32", "--no-progress"], check=True, capture_output=True)
+        subprocess.run([self.program, "quantize", "--model", self.write(fixture, tensors, Type.F32), "--output", quantized,
+                        "--type", "none,lm_head=w8a16", "--group-size", "32", "--no-progress"], check=True, capture_output=True)
         self.assertLess(np.abs(self.logits(quantized, "--dtype", "f32") - own).max(), 0.05 * np.abs(own).max())
 
 
