@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "base/block_format.h"
