@@ -4,9 +4,9 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import inspect
+import operator
 import threading
 import weakref
-from array import array
 from collections.abc import AsyncIterator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Optional, Union
@@ -164,7 +164,7 @@ class LLM:
 
     def detokenize(self, tokens: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """The text of token ids."""
-        return str(self._call("/detokenize", {"tokens": list(tokens), "skip_special_tokens": skip_special_tokens})["prompt"])
+        return str(self._call("/detokenize", {"tokens": _id_list(tokens), "skip_special_tokens": skip_special_tokens})["prompt"])
 
     def apply_chat_template(self, messages: Messages, **fields: Any) -> str:
         """The prompt that the model's template makes of a conversation."""
@@ -238,19 +238,29 @@ class LLM:
         return dict(_library.call_for_json("call", self._open(), path.encode(), None if body is None else _library.encode(body)))
 
     def _ids(self, tokens: Union[str, Sequence[int]]) -> list[int]:
-        return self.tokenize(tokens) if isinstance(tokens, str) else list(tokens)
+        return self.tokenize(tokens) if isinstance(tokens, str) else _id_list(tokens)
 
     def _score(self, ids: list[int], decode_from: int, positions: list[int], logprobs: Any, logits: Any) -> None:
         tokens, at = (ctypes.c_int32 * len(ids))(*ids), (ctypes.c_int64 * len(positions))(*positions)
         _library.call("score", self._open(), tokens, len(ids), decode_from, at, len(positions), logprobs, logits)
 
 
+def _id_list(tokens: Any) -> list[int]:
+    # The elements of NumPy's and PyTorch's arrays are no ints, which JSON and ctypes take alone.
+    return [operator.index(token) for token in tokens]
+
+
+def _is_id(value: Any) -> bool:
+    # PyTorch's arrays of one element have an index, too.
+    return hasattr(value, "__index__") and getattr(value, "ndim", 0) == 0
+
+
 def _ids_or_text(prompt: Any) -> Union[str, list[int]]:
-    return prompt if isinstance(prompt, str) else [int(token) for token in prompt]
+    return prompt if isinstance(prompt, str) else _id_list(prompt)
 
 
 def _prompt_list(prompts: Any) -> list[Union[str, list[int]]]:
-    single = isinstance(prompts, (str, array)) or (len(prompts) > 0 and not isinstance(prompts[0], (str, Sequence)))
+    single = isinstance(prompts, str) or (len(prompts) > 0 and _is_id(prompts[0]))
     return [_ids_or_text(prompt) for prompt in ([prompts] if single else prompts)]
 
 

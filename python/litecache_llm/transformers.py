@@ -62,6 +62,10 @@ class _Layer(CacheLayerMixin):
         if self._index == 0:
             self._cache.clear()
 
+    def crop(self, max_length: int) -> None:
+        raise Unsupported("LiteCache: tokens cannot be taken back, which prompt lookup and assistant models need: leave out "
+                          "prompt_lookup_num_tokens and assistant_model")
+
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         if self._index == 0:
             self._cache.reorder(beam_idx.tolist())

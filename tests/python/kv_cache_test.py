@@ -228,6 +228,13 @@ class WithTransformers(unittest.TestCase):
         with torch.no_grad():
             self.models[0](ids, attention_mask=mask)
 
+    def test_taking_tokens_back_is_refused(self):
+        ids = torch.arange(3, 23)[None].repeat(1, 3)
+        cache = LiteCache(self.models[0], device_memory="64MiB", kv_policy="full")
+        with self.assertRaisesRegex(LiteCacheError, "prompt_lookup_num_tokens"):
+            self.models[0].generate(ids, attention_mask=torch.ones_like(ids), prompt_lookup_num_tokens=3, past_key_values=cache,
+                                    do_sample=False, max_new_tokens=20)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -207,6 +207,24 @@ class Demo(unittest.TestCase):
         self.assertEqual(self.llm.tokenize(text)[1:], tokens)
         self.assertEqual(self.llm.score(tokens[:1]), [])
 
+    def test_arrays_of_ids(self):
+        texts = ["def main(", "import os"]
+        many = [self.llm.tokenize(text) for text in texts]
+
+        def generated(prompts):
+            return [output.outputs[0].token_ids for output in self.llm.generate(prompts, GREEDY)]
+        expected = generated(many)
+        self.assertEqual(generated([np.array(ids) for ids in many]), expected)
+        self.assertEqual(generated([list(np.array(ids, np.int32)) for ids in many]), expected)
+        self.assertEqual(generated(np.array(many[:1])), expected[:1])
+        self.assertEqual(generated(np.array(many[0])), expected[:1])
+        self.assertEqual(generated([np.array(ids[:1]) for ids in many]), generated([ids[:1] for ids in many]))
+        self.assertEqual(self.llm.detokenize(np.array(many[0][1:])), texts[0])
+        self.assertEqual(self.llm.score(np.array(many[0])), self.llm.score(many[0]))
+        for wrong in ([1.5], ["a"]):
+            with self.assertRaises(TypeError):
+                self.llm.detokenize(wrong)
+
     def test_statistics(self):
         self.llm.generate(PROMPTS[0], GREEDY)
         self.assertGreater(self.llm.stats()["tokens"]["generated"], 0)
