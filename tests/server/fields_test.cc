@@ -4,6 +4,8 @@
 
 #include <gmock/gmock.h>
 
+#include <limits>
+
 #include "logged.h"
 #include "server/test_server.h"
 
@@ -48,6 +50,27 @@ TEST(Fields, StrictOnThisThreadAlone) {
     EXPECT_NO_THROW(Fields(object).Finish());
   }
   EXPECT_FALSE(StrictFields::On());
+}
+
+// As JSON schemas have it: what is sent by languages with one type of number.
+TEST(Fields, AWholeNumberIsAnInteger) {
+  const auto read = [](const Json& value, int64_t low, int64_t high) {
+    return Fields(Json{{"n", value}}, "a.").Int("n", low, high);
+  };
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(read(5.0, 0, 10), 5);
+  EXPECT_EQ(read(-0.0, 0, 10), 0);
+  EXPECT_EQ(read(-3.0, -3, 10), -3);
+  EXPECT_EQ(read(9007199254740992.0, 0, kLargest), int64_t{1} << 53);
+  EXPECT_EQ(read(uint64_t{1} << 63, 0, kLargest), kLargest);
+  EXPECT_EQ(read(nullptr, 0, 10), std::nullopt);
+  for (const Json& bad : {Json(5.5), Json(11.0), Json(-1.0), Json(1e300), Json(1e16), Json("5"),
+                          Json(true), Json(11), Json(uint64_t{1} << 63)}) {
+    EXPECT_THROW(read(bad, 0, 10), server::ApiError) << bad;
+  }
+  EXPECT_THROW(read(1e16, 0, kLargest), server::ApiError);  // its last digits may be missing
+  EXPECT_EQ(Fields(Json{{"n", {7, 8.0}}}).Ids("n"), (std::vector<int32_t>{7, 8}));
+  EXPECT_THROW(Fields(Json{{"n", {7, 8.5}}}).Ids("n"), server::ApiError);
 }
 
 Json HarmlessFields() {

@@ -1,6 +1,7 @@
 #include "server/api/fields.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -30,6 +31,21 @@ void LogIgnored(const std::string& path, std::string_view why) {
       "server: requests have the field '{}', which is ignored: {} (logged once; --strict-fields "
       "refuses such requests)",
       name, why);
+}
+
+// The value if it is an integer; the largest int64 stands for larger ones. 5.0 is one, as in JSON
+// schemas: clients in languages with one type of number write that.
+std::optional<int64_t> WholeNumber(const Json& value) {
+  constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+  if (value.is_number_float()) {
+    constexpr double kExact = 9007199254740992.0;  // 2^53; beyond it digits are missing
+    const auto number = value.get<double>();
+    const bool whole = std::trunc(number) == number && std::abs(number) <= kExact;
+    return whole ? std::optional(static_cast<int64_t>(number)) : std::nullopt;
+  }
+  if (!value.is_number_integer()) return std::nullopt;
+  if (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{kLargest}) return kLargest;
+  return value.get<int64_t>();
 }
 
 }  // namespace
@@ -73,12 +89,10 @@ std::optional<bool> Fields::Bool(std::string_view name) {
 std::optional<int64_t> Fields::Int(std::string_view name, int64_t low, int64_t high) {
   const Json* value = Find(name);
   if (value == nullptr) return std::nullopt;
-  if (!value->is_number_integer()) Fail(name, "an integer is expected");
-  // Unsigned numbers above the maximum of int64 would wrap to negative ones.
-  const bool huge = value->is_number_unsigned() &&
-                    value->get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()};
-  const int64_t number = huge ? std::numeric_limits<int64_t>::max() : value->get<int64_t>();
-  if (number < low || number > high || (huge && high < std::numeric_limits<int64_t>::max())) {
+  const auto whole = WholeNumber(*value);
+  if (!whole) Fail(name, "an integer is expected");
+  const int64_t number = *whole;
+  if (number < low || number > high) {
     if (high == std::numeric_limits<int64_t>::max()) {
       Fail(name, fmt::format("an integer of at least {} is expected", low));
     }
@@ -107,11 +121,12 @@ std::optional<std::vector<int32_t>> Fields::Ids(std::string_view name) {
   std::vector<int32_t> ids;
   ids.reserve(value->size());
   for (const Json& id : *value) {
-    if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<int32_t>::max()) {
+    const auto number = WholeNumber(id);
+    if (!number || *number < 0 || *number > std::numeric_limits<int32_t>::max()) {
       throw BadRequest(Path(name), "'{}' contains {}, which is not a token id", Path(name),
                        Excerpt(id));
     }
-    ids.push_back(id.get<int32_t>());
+    ids.push_back(static_cast<int32_t>(*number));
   }
   return ids;
 }
