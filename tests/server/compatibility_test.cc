@@ -42,6 +42,32 @@ TEST(Compatibility, KeysGuardEveryPath) {
   }
 }
 
+// What clients send back of answers that other servers gave.
+TEST(Compatibility, EarlierAnswersWithoutText) {
+  TestServer server;
+  const auto prompt = [&](const Json& answer) {
+    const Json turns = Json::array({Json{{"role", "user"}, {"content", "a"}}, answer,
+                                    Json{{"role", "user"}, {"content", "b"}}});
+    return server.Ask("/apply-template", {{"messages", turns}})["prompt"].get<std::string>();
+  };
+  const Json assistant = {{"role", "assistant"}};
+  const auto with = [&](const char* name, const Json& value) {
+    Json answer = assistant;
+    answer[name] = value;
+    return answer;
+  };
+  EXPECT_EQ(prompt(with("content", nullptr)), prompt(with("content", "")));
+  const Json refusal = {{"type", "refusal"}, {"refusal", "no"}};
+  EXPECT_EQ(prompt(with("content", Json::array({refusal}))), prompt(with("content", "no")));
+  server.ExpectError(
+      "/apply-template",
+      {{"messages",
+        Json::array({with("content", Json::array({Json{{"type", "refusal"}, {"text", "no"}}}))})}},
+      400, "messages[0].content[0].refusal");
+  server.ExpectError("/apply-template", {{"messages", Json::array({assistant})}}, 400,
+                     "messages[0].content");
+}
+
 TEST(Compatibility, SmallEndpoints) {
   TestServer::Options options;
   options.limits.max_batch = 3;

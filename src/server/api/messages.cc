@@ -65,10 +65,12 @@ Json ReadMessage(const Json& message, const std::string& where, io::JsonLimits* 
   }
   if (const Json* content = fields.Find("content")) {
     result["content"] = ReadContent(*content, fields.Path("content"));
-  } else if (calls == nullptr || calls->empty()) {
-    throw BadRequest(where + "content", "'{}content' is missing", where);
-  } else {
+  } else if ((calls != nullptr && !calls->empty()) ||
+             (*role == "assistant" && message.contains("content"))) {
+    // Clients send an answer back as they got it; one without text has null, from many servers.
     result["content"] = "";
+  } else {
+    throw BadRequest(where + "content", "'{}content' is missing", where);
   }
   if (calls != nullptr && !calls->empty())
     result["tool_calls"] = ReadToolCalls(*calls, where, limits);
@@ -94,11 +96,14 @@ std::string ReadContent(const Json& content, const std::string& where) {
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {
     Fields part(content[i], fmt::format("{}[{}].", where, i));
-    part.RefuseUnless("type", {"text", "input_text", "output_text", "reasoning_text"},
+    part.RefuseUnless("type", {"text", "input_text", "output_text", "reasoning_text", "refusal"},
                       "this server accepts only text");
-    if (!part.Has("type")) part.Fail("type", "it is missing");
-    const auto piece = part.String("text");
-    if (!piece) part.Fail("text", "it is missing");
+    const auto type = part.String("type");
+    if (!type) part.Fail("type", "it is missing");
+    // Earlier answers, of other servers, may be refusals.
+    const char* const field = *type == "refusal" ? "refusal" : "text";
+    const auto piece = part.String(field);
+    if (!piece) part.Fail(field, "it is missing");
     part.Ignore({"annotations", "logprobs", "cache_control", "citations"});
     part.Finish();
     if (i > 0) text += "\n";
