@@ -62,6 +62,8 @@ TEST_F(Refusals, WrongValuesAreNamed) {
   EXPECT_EQ(param({{"messages", Json::array({Json{{"role", "robot"}, {"content", "x"}}})}}),
             "messages[0].role");
   EXPECT_EQ(param({{"messages", Json::array({Json{{"role", "user"}}})}}), "messages[0].content");
+  EXPECT_EQ(param({{"messages", Json::array({Json{{"role", "user"}, {"content", nullptr}}})}}),
+            "messages[0].content");
   EXPECT_EQ(
       param({{"messages",
               Json::array({Json{
@@ -75,6 +77,12 @@ TEST_F(Refusals, WrongValuesAreNamed) {
                                  {{"prompt", std::string(5000, 'x')}, {"max_tokens", 5}}, 400,
                                  "1024")["code"],
             "context_length_exceeded");
+  // The words by which clients recognize that the conversation is too long, where tokens are
+  // counted, where counting stops, and where it does not begin.
+  for (const size_t bytes : {5000, 9000, 1'000'000}) {
+    server().ExpectError("/v1/completions", {{"prompt", std::string(bytes, 'x')}}, 400,
+                         "this model's maximum context length is 1024 tokens: ");
+  }
   server().ExpectError("/v1/completions", {{"prompt", {1, 2, 99999}}}, 400, "vocabulary");
   server().ExpectError("/v1/completions", {{"prompt", Json::array()}}, 400, "prompt");
   server().ExpectError("/v1/completions", {{"max_tokens", 5}}, 400, "prompt");

@@ -7,15 +7,33 @@
 #include "base/error.h"
 
 namespace litecache::server {
+namespace {
 
-SubmittedRequest SubmitRequest(Engine& engine, const GenerationJob& job, Request request) {
-  if (job.explicit_max_tokens) return {engine.Submit(std::move(request))};
+// Begins with the words of OpenAI's servers and vLLM's, by which clients such as litellm recognize
+// that a conversation has to be shortened.
+std::string TooLong(Engine& engine, std::string_view why) {
+  return fmt::format("this model's maximum context length is {} tokens: {}",
+                     engine.memory_plan().largest_context, why);
+}
+
+std::shared_ptr<RequestHandle> Submit(Engine& engine, const GenerationJob& job, Request request) {
+  if (job.explicit_max_tokens) return engine.Submit(std::move(request));
   try {
-    return {engine.Submit(request)};
+    return engine.Submit(request);
   } catch (const CapacityError&) {
     // The client did not ask for the default length: what the memory holds is enough.
     request.max_tokens = 0;
-    return {engine.Submit(std::move(request))};
+    return engine.Submit(std::move(request));
+  }
+}
+
+}  // namespace
+
+SubmittedRequest SubmitRequest(Engine& engine, const GenerationJob& job, Request request) {
+  try {
+    return {Submit(engine, job, std::move(request))};
+  } catch (const CapacityError& error) {
+    throw CapacityError("{}", TooLong(engine, error.what()));
   }
 }
 
@@ -101,12 +119,23 @@ size_t MostPromptTokens(size_t bytes, const ServedModel& model) {
   // Normalizers may shorten a text, but never to less than a quarter.
   const size_t longest = 4 * std::max<size_t>(model.tokenizer().longest_token(), 16);
   if (bytes / longest > most) {
-    throw ApiError(400, "invalid_request_error", "context_length_exceeded", "",
-                   fmt::format("the prompt has {} bytes, which cannot be less than {} tokens, the "
-                               "most that this server takes",
-                               bytes, most));
+    throw ApiError(
+        400, "invalid_request_error", "context_length_exceeded", "",
+        TooLong(*model.engine, fmt::format("the prompt has {} bytes, which cannot be less than {} "
+                                           "tokens, the most that this server takes",
+                                           bytes, most)));
   }
   return 4 * most + 1024;
+}
+
+std::vector<int32_t> EncodePrompt(size_t bytes, const ServedModel& model,
+                                  const std::function<std::vector<int32_t>(size_t most)>& encode) {
+  const size_t most = MostPromptTokens(bytes, model);
+  try {
+    return encode(most);
+  } catch (const CapacityError& error) {
+    throw CapacityError("{}", TooLong(*model.engine, error.what()));
+  }
 }
 
 int64_t AnswerBytes(const GenerationJob& job) {

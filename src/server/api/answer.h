@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -93,6 +94,10 @@ void CheckPromptSize(size_t tokens, const ServedModel& model);
 // of tokens after which encoding stops: four times what fits, so that most errors can report the
 // exact count. Throws ApiError.
 size_t MostPromptTokens(size_t bytes, const ServedModel& model);
+// Encodes a prompt of so many bytes: encode(MostPromptTokens()), whose CapacityError gets the
+// model's context.
+std::vector<int32_t> EncodePrompt(size_t bytes, const ServedModel& model,
+                                  const std::function<std::vector<int32_t>(size_t most)>& encode);
 // Upper bound on the bytes an answer may occupy outside the engine before it is sent.
 int64_t AnswerBytes(const GenerationJob& job);
 // Sets max_tokens of every request of the job: the requested value, or `fallback` (0: no bound) as

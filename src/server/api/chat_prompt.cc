@@ -80,7 +80,8 @@ tokenizer::RenderedPrompt RenderChatPrompt(const ChatPromptFields& prompt, const
 std::vector<int32_t> EncodeChatPrompt(const ChatPromptFields& prompt, const ServedModel& model,
                                       const char* field) {
   const tokenizer::RenderedPrompt rendered = RenderChatPrompt(prompt, model, field);
-  auto ids = model.chat->EncodeRendered(rendered, MostPromptTokens(rendered.text.size(), model));
+  auto ids = EncodePrompt(rendered.text.size(), model,
+                          [&](size_t most) { return model.chat->EncodeRendered(rendered, most); });
   Truncate(prompt.most_tokens, &ids);
   CheckPromptSize(ids.size(), model);
   return ids;

@@ -103,9 +103,10 @@ std::vector<std::vector<int32_t>> ReadPrompts(Fields& fields, const ServedModel&
   const auto encode = [&](const Json& text) {
     const auto& prompt_text = text.get_ref<const std::string&>();
     // Control tokens in a raw prompt are intentional.
-    return model.tokenizer().Encode(prompt_text,
-                                    {.add_special_tokens = add_special_tokens,
-                                     .max_tokens = MostPromptTokens(prompt_text.size(), model)});
+    return EncodePrompt(prompt_text.size(), model, [&](size_t most) {
+      return model.tokenizer().Encode(
+          prompt_text, {.add_special_tokens = add_special_tokens, .max_tokens = most});
+    });
   };
   const auto bad = [&] {
     fields.Fail("prompt",
