@@ -68,6 +68,7 @@ class Tokenizer {
   // The bytes that every token stands for inside a text, by id; they may be part of a character,
   // and include a leading space. Empty for special tokens and for ids without a token.
   std::vector<std::string> AllTokenBytes() const;
+  std::string TokenBytes(int32_t id) const;  // the same of one token
 
   // Begin-of-text and end-of-text tokens, if tokenizer_config.json or special_tokens_map.json name
   // them.

@@ -1,5 +1,6 @@
 // What the endpoints generate, compared with the engine's own answers.
 #include "server/api_fixture.h"
+#include "tokenizer/utf8.h"
 
 namespace litecache::testing {
 namespace {
@@ -103,6 +104,35 @@ TEST_F(Api, LogprobsOfAChat) {
                 content[i]["top_logprobs"][k - 1]["logprob"]);
     }
   }
+}
+
+// By their bytes, tokens that share a character are joined.
+TEST_F(Api, LogprobsHaveTheBytesOfPartsOfCharacters) {
+  const Json answer =
+      server().Ask("/v1/chat/completions", ChatBody("x", {{"temperature", 5},
+                                                          {"seed", 7},
+                                                          {"max_tokens", 300},
+                                                          {"ignore_eos", true},
+                                                          {"skip_special_tokens", false},
+                                                          {"logprobs", true},
+                                                          {"top_logprobs", 20}}));
+  const Json& choice = answer["choices"][0];
+  std::string bytes;
+  int parts = 0;
+  const auto read = [&](const Json& entry) {
+    std::string read;
+    for (const Json& byte : entry["bytes"]) read += static_cast<char>(byte.get<int>());
+    const auto token = entry["token"].get<std::string>();
+    EXPECT_EQ(tokenizer::RepairUtf8(read), token);
+    parts += read != token;
+    return read;
+  };
+  for (const Json& entry : choice["logprobs"]["content"]) {
+    bytes += read(entry);
+    for (const Json& other : entry["top_logprobs"]) read(other);
+  }
+  EXPECT_EQ(tokenizer::RepairUtf8(bytes), choice["message"]["content"]);
+  EXPECT_GT(parts, 0);
 }
 
 TEST_F(Api, CompletionsTakeTextsAndIds) {

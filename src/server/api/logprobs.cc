@@ -9,17 +9,22 @@
 namespace litecache::server {
 namespace {
 
-// null if the token is part of a character: its text does not determine its bytes.
-Json BytesOf(const std::string& text) {
-  if (text.find(tokenizer::kReplacementCharacter) != std::string::npos) return nullptr;
+// By these, clients join the characters that several tokens share; the text of such a token does
+// not have its bytes.
+Json BytesOf(const tokenizer::Tokenizer& tokenizer, int32_t token, const std::string& text) {
+  const bool part = text.find(tokenizer::kReplacementCharacter) != std::string::npos;
   Json bytes = Json::array();
-  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+  for (const char c : part ? tokenizer.TokenBytes(token) : text) {
+    bytes.push_back(static_cast<unsigned char>(c));
+  }
   return bytes;
 }
 
 Json Entry(const tokenizer::Tokenizer& tokenizer, const TokenLogprob& token) {
   const std::string text = TokenString(tokenizer, token.token);
-  return {{"token", text}, {"logprob", token.logprob}, {"bytes", BytesOf(text)}};
+  return {{"token", text},
+          {"logprob", token.logprob},
+          {"bytes", BytesOf(tokenizer, token.token, text)}};
 }
 
 int64_t Characters(std::string_view text) {
