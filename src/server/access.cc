@@ -24,8 +24,11 @@ void Access::CheckHost(const HttpRequest& request) const {
 
 void Access::CheckKey(const HttpRequest& request) const {
   if (IsHealth(request.path) || IsPage(request.path) || keys_.empty() || KeyOf(request)) return;
+  const bool sent =
+      !request.Header("authorization").empty() || !request.Header("x-api-key").empty();
   throw ApiError(401, "invalid_request_error", "invalid_api_key", "",
-                 "this server requires an API key: send 'Authorization: Bearer KEY'");
+                 sent ? "the API key is not one of this server's: send 'Authorization: Bearer KEY'"
+                      : "this server requires an API key: send 'Authorization: Bearer KEY'");
 }
 
 std::optional<size_t> Access::KeyOf(const HttpRequest& request) const {
@@ -66,12 +69,10 @@ void Access::AddCorsHeaders(Exchange& exchange) const {
   exchange.AddHeader("Vary", "Origin");
   if (exchange.request().method != "OPTIONS") return;
   exchange.AddHeader("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-  exchange.AddHeader(
-      "Access-Control-Allow-Headers",
-      "Authorization, Content-Type, X-Api-Key, Anthropic-Version, Anthropic-Beta, "
-      "Anthropic-Dangerous-Direct-Browser-Access, X-Stainless-Arch, X-Stainless-Lang, "
-      "X-Stainless-OS, X-Stainless-Package-Version, X-Stainless-Retry-Count, "
-      "X-Stainless-Runtime, X-Stainless-Runtime-Version, X-Stainless-Timeout");
+  // Whatever headers the page's client sends: the packages of OpenAI and Anthropic have a dozen of
+  // their own, and new ones with each version. "*" would not cover Authorization.
+  const std::string_view headers = exchange.request().Header("access-control-request-headers");
+  if (!headers.empty()) exchange.AddHeader("Access-Control-Allow-Headers", std::string(headers));
   exchange.AddHeader("Access-Control-Max-Age", "600");
 }
 
