@@ -18,6 +18,7 @@ try:
     import jsonschema
     import openai
     import pydantic
+    from openai import types
 except ImportError as error:
     print(f"skipped: {error}; scripts/setup-test-python installs tests/requirements.txt")
     sys.exit(77)
@@ -99,6 +100,32 @@ class Clients(ServerTest):
                 final = cut.completion
         self.assertEqual(final.choices[0].message.content, content)
         self.assertEqual(len(final.choices[0].logprobs.content[0].top_logprobs), 2)
+
+    def test_answers_have_the_types_of_the_specification(self):
+        """The package itself reads leniently; programs in other languages that are generated from the same specification do
+        not."""
+        tool = {"type": "function", **KEEP["function"]}
+        requests = [
+            (self.client.chat.completions, types.chat.ChatCompletion, types.chat.ChatCompletionChunk,
+             {"messages": TURNS, "max_tokens": 8, "logprobs": True, "top_logprobs": 2}),
+            (self.client.chat.completions, types.chat.ChatCompletion, types.chat.ChatCompletionChunk,
+             {"messages": TURNS, "max_tokens": 200, "tools": [KEEP], "tool_choice": "required"}),
+            # Its streams have no type of their own there.
+            (self.client.completions, types.Completion, None, {"prompt": "a", "max_tokens": 8, "logprobs": 2}),
+            (self.client.responses, types.responses.Response, types.responses.ResponseStreamEvent,
+             {"input": "a", "max_output_tokens": 8, "metadata": {"a": "b"}}),
+            (self.client.responses, types.responses.Response, types.responses.ResponseStreamEvent,
+             {"input": "a", "max_output_tokens": 200, "tools": [tool], "tool_choice": "required"})]
+        for api, whole, event, options in requests:
+            options = {"model": NAME, **options}
+            pydantic.TypeAdapter(whole).validate_json(api.with_raw_response.create(**options).http_response.content, strict=True)
+            if event is None:
+                continue
+            adapter = pydantic.TypeAdapter(event)
+            with api.with_streaming_response.create(**options, stream=True) as answer:
+                for line in answer.iter_lines():
+                    if line.startswith("data: {"):
+                        adapter.validate_json(line.removeprefix("data: "), strict=True)
 
     def test_extensions(self):
         answer = self.client.chat.completions.create(

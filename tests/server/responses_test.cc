@@ -85,6 +85,52 @@ TEST_F(AgentResponses, CustomToolsTakeAText) {
   EXPECT_EQ(done, input);
 }
 
+// Such as those that instructor sends: the format is one of texts, and a call is none.
+TEST_F(AgentResponses, ARequiredCallNeedsNoFormatOfTheText) {
+  const Json schema = {{"type", "object"},
+                       {"properties", {{"n", {{"enum", {1, 2}}}}}},
+                       {"required", {"n"}},
+                       {"additionalProperties", false}};
+  const Json format = {{"type", "json_schema"}, {"name", "keep"}, {"schema", schema}};
+  Json body =
+      Body({{"tools",
+             Json::array({Json{{"type", "function"}, {"name", "keep"}, {"parameters", schema}}})},
+            {"tool_choice", {{"type", "function"}, {"name", "keep"}}},
+            {"max_output_tokens", 400}});
+  const Json plain = server_.Ask("/v1/responses", body)["output"][0];
+  body["text"] = {{"format", format}};
+  const Json answer = server_.Ask("/v1/responses", body);
+  ASSERT_EQ(answer["output"].size(), 1u);
+  EXPECT_EQ(answer["output"][0]["type"], "function_call");
+  EXPECT_EQ(answer["output"][0]["arguments"], plain["arguments"]);
+  EXPECT_EQ(answer["text"]["format"], format);
+  // What is wrong with it is still said, and a second form of the whole answer still refused.
+  body["text"]["format"]["schema"] = {{"type", "thing"}};
+  server_.ExpectError("/v1/responses", body, 400, "#/type");
+  body["text"]["format"] = format;
+  body["guided_json"] = schema;
+  server_.ExpectError("/v1/responses", body, 400, "tool_choice");
+}
+
+// The events of an item end with what the response has at the end, wherever it is cut.
+TEST_F(AgentResponses, ItemsOfACutStream) {
+  const Json schema = {
+      {"type", "object"}, {"properties", {{"n", {{"enum", {1, 2}}}}}}, {"required", {"n"}}};
+  for (int tokens = 20; tokens < 140; tokens += 3) {
+    const Json body =
+        Body({{"tools",
+               Json::array({Json{{"type", "function"}, {"name", "keep"}, {"parameters", schema}}})},
+              {"tool_choice", "required"},
+              {"max_output_tokens", tokens}});
+    Json items = Json::array(), output;
+    for (const Json& event : server_.Stream("/v1/responses", body)) {
+      if (event["type"] == "response.output_item.done") items.push_back(event["item"]);
+      if (event.contains("response")) output = event["response"]["output"];
+    }
+    EXPECT_EQ(items, output) << tokens << " tokens";
+  }
+}
+
 // The next turn is the chat's that says the same.
 TEST_F(AgentResponses, EarlierItems) {
   const Json items = Json::parse(R"([

@@ -163,8 +163,10 @@ ChatJob ReadChatFields(Fields& fields, const ServedModel& model) {
   auto max_tokens = ReadMaxTokens(fields, "max_completion_tokens", model);
   const auto old_name = ReadMaxTokens(fields, "max_tokens", model);
   if (!max_tokens) max_tokens = old_name;
-  ReadResponseFormat(fields, model, &request);
   chat.tools = ReadTools(fields, false);
+  // It is about the answer's text, and a required call is all of the answer.
+  Request unused;
+  ReadResponseFormat(fields, model, chat.tools.required() ? &unused : &request);
   RefuseUnsupportedChat(fields);
   ChatPromptFields prompt = ReadChatPrompt(fields, model);
   prompt.most_tokens = ReadTruncation(fields, model, max_tokens);

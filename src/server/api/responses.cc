@@ -148,8 +148,10 @@ GenerationJob ReadResponses(const Json& body, const ServedModel& model) {
   Request request = ReadGenerationFields(fields, model);
   job.stream = ReadStreamFields(fields);
   const auto max_tokens = ReadMaxTokens(fields, "max_output_tokens", model);
-  const Json text_format = ReadRest(fields, model, &request);
   ToolUse tools = ReadTools(fields, true);
+  // "text.format" is about the answer's text, and a required call is all of the answer.
+  Request unused;
+  const Json text_format = ReadRest(fields, model, tools.required() ? &unused : &request);
   const auto instructions = fields.String("instructions");
   // The remaining fields of a conversation are those of a chat.
   Json chat = {{"messages", ReadInput(fields, instructions)}};

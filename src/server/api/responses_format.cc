@@ -40,7 +40,7 @@ class ResponsesFormat final : public AnswerFormat {
 
   void End(const Usage& usage, std::string* out) override {
     if (items_.empty()) Open(Item::kMessage, "", out);
-    Close(out);
+    Close(LastStatus(), out);
     const Json result = Whole(usage);
     Emit(complete() ? "response.completed" : "response.incomplete", {{"response", result}}, out);
   }
@@ -55,12 +55,14 @@ class ResponsesFormat final : public AnswerFormat {
     if (items_.empty()) items_.push_back({Item::kMessage, NewId("msg_"), "", "", ""});
     Json output = Json::array();
     for (const Item& item : items_) {
-      output.push_back(
-          ItemJson(item, &item != &items_.back() || complete() ? "completed" : "incomplete"));
+      output.push_back(ItemJson(item, &item != &items_.back() ? "completed" : LastStatus()));
     }
     return State(complete() ? "completed" : "incomplete", std::move(output),
                  {{"input_tokens", usage.prompt_tokens},
-                  {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+                  // Types generated from OpenAI's specification require both; nothing is charged
+                  // here for what is kept.
+                  {"input_tokens_details",
+                   {{"cached_tokens", usage.cached_tokens}, {"cache_write_tokens", 0}}},
                   {"output_tokens", usage.generated_tokens},
                   {"output_tokens_details", {{"reasoning_tokens", parser_.reasoning_tokens()}}},
                   {"total_tokens", usage.prompt_tokens + usage.generated_tokens}});
@@ -78,16 +80,17 @@ class ResponsesFormat final : public AnswerFormat {
   };
 
   bool complete() const { return finish_ != FinishReason::kLength; }
+  const char* LastStatus() const { return complete() ? "completed" : "incomplete"; }
 
   void Take(const ToolEvent& event, std::string* out) {
     if (event.kind == ToolEvent::kBegin) {
-      Close(out);
+      Close("completed", out);
       return Open(custom_.contains(event.text) ? Item::kCustom : Item::kCall, event.text, out);
     }
     if (event.kind != ToolEvent::kArguments) {
       const auto kind = event.kind == ToolEvent::kText ? Item::kMessage : Item::kReasoning;
       if (items_.empty() || items_.back().kind != kind) {
-        Close(out);
+        Close("completed", out);
         Open(kind, "", out);
       }
     }
@@ -117,8 +120,9 @@ class ResponsesFormat final : public AnswerFormat {
     if (!call) Emit("response.content_part.added", PlacePart({{"part", Part(kind, "")}}), out);
   }
 
-  // Closes the last item, if there is one.
-  void Close(std::string* out) {
+  // Closes the last item, if there is one. One that another follows is complete, also where the
+  // end of the answer cuts that other one.
+  void Close(const char* status, std::string* out) {
     if (items_.empty() || !stream_.stream) return;
     const Item& item = items_.back();
     if (item.kind == Item::kCustom) {
@@ -138,9 +142,7 @@ class ResponsesFormat final : public AnswerFormat {
       Emit("response.content_part.done", PlacePart({{"part", Part(item.kind, item.text)}}), out);
     }
     Emit("response.output_item.done",
-         {{"output_index", items_.size() - 1},
-          {"item", ItemJson(item, complete() ? "completed" : "incomplete")}},
-         out);
+         {{"output_index", items_.size() - 1}, {"item", ItemJson(item, status)}}, out);
   }
 
   static Json Part(Item::Kind kind, const std::string& text) {

@@ -31,6 +31,7 @@ struct ToolUse {
 
   // Whether answers are searched for calls.
   bool active() const { return choice != kNone && !tools.empty(); }
+  bool required() const { return choice == kRequired; }
   std::set<std::string> Names() const;
   AnswerParser Parser() const;
 };
