@@ -57,9 +57,13 @@ std::string Summary(const std::vector<RequestResult>& results, double seconds,
   if (results.size() == 1) {
     const auto& stats = results[0].stats;
     text = fmt::format(
-        "prompt {}{}{} | first token after {} | generated {}{}\n", Plural(prompt_tokens, "token"),
+        "prompt {}{}{}{} | generated {}{}\n", Plural(prompt_tokens, "token"),
         stats.cached_tokens > 0 ? fmt::format(", {} of them known", stats.cached_tokens) : "",
-        WithRate(PrefillRate(stats)), FormatSeconds(stats.queue_seconds + stats.prefill_seconds),
+        WithRate(PrefillRate(stats)),
+        generated == 0  // interrupted while the prompt was processed
+            ? ""
+            : fmt::format(" | first token after {}",
+                          FormatSeconds(stats.queue_seconds + stats.prefill_seconds)),
         Plural(generated, "token"),
         WithRate(Rate(DecodedTokens(results[0]), stats.decode_seconds)));
   } else {

@@ -84,11 +84,21 @@ TEST(Chat, AFileGoesBeforeTheNextMessage) {
   EXPECT_THAT(none.err, HasSubstr("2000 tokens do not fit"));
   EXPECT_THAT(none.err, HasSubstr("/nowhere/a: cannot open"));
   EXPECT_THAT(none.err, HasSubstr("name a file"));
+  EXPECT_EQ(none.exit_code, 1);
+}
+
+TEST(Chat, AFullDiskIsReportedOnce) {
+  const auto result = RunProgram({"chat", "--model", SharedModel().path(), "-n", "6"},
+                                 {.input = "the cat\n", .output_file = "/dev/full"});
+  EXPECT_EQ(result.exit_code, 1);
+  const std::string error = "error: standard output: cannot write";
+  ASSERT_THAT(result.err, HasSubstr(error));
+  EXPECT_EQ(result.err.find(error), result.err.rfind(error)) << result.err;
 }
 
 TEST(Chat, AMessageThatDoesNotFitLeavesTheConversationAsItWas) {
   const auto result = Chat(std::string(2000, 'x') + "\nthe cat\n");
-  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.exit_code, 1);  // a script has no other way to know
   EXPECT_THAT(result.err, HasSubstr("1024"));
   EXPECT_EQ(result.out, Line(Answer("<s><|user|>the cat</s><|assistant|>")));
 }

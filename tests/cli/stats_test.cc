@@ -45,6 +45,7 @@ TEST(Stats, NothingGeneratedDividesByNothing) {
   RequestResult result;
   result.samples.resize(1);
   EXPECT_THAT(Summary({result}, 0, {}), ::testing::Not(::testing::HasSubstr("nan")));
+  EXPECT_THAT(Summary({result}, 0, {}), ::testing::Not(::testing::HasSubstr("first token")));
   EXPECT_EQ(StatsJson(result, result.samples[0], {})["decode_tokens_per_s"], 0.0);
 }
 

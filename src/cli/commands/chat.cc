@@ -98,7 +98,7 @@ class ChatCommand final : public Command {
       if (!ReadMessage(&message, &interrupted)) {
         if (!interrupted) {
           if (interactive_) Note("\n");
-          return kOk;
+          return status_;
         }
         if (warned) {
           Note("\n");
@@ -116,7 +116,7 @@ class ChatCommand final : public Command {
       if (editor_) message = editor_->Expand(message);
       if (is_command) {
         bool answer = false;
-        if (!Obey(message, &answer)) return kOk;
+        if (!Obey(message, &answer)) return status_;
         if (!answer) continue;
       } else {
         turns_.push_back({"user", std::exchange(files_, "") + message});
@@ -208,8 +208,14 @@ class ChatCommand final : public Command {
                             text.ends_with('\n') ? "" : "\n");
       Note(fmt::format("({}: {} tokens, which go before the next message)\n", path, tokens));
     } catch (const Error& error) {
-      Note(fmt::format("error: {}\n", Printable(error.what())));
+      Refuse(error);
     }
+  }
+
+  // The conversation goes on; but whoever has no terminal learns of the error at the end as well.
+  void Refuse(const Error& error) {
+    Note(fmt::format("error: {}\n", Printable(error.what())));
+    if (!interactive_) status_ = kFailure;
   }
 
   void StartOver() {
@@ -225,9 +231,10 @@ class ChatCommand final : public Command {
       Generate(prompt, interrupt);
     } catch (const OutputClosed&) {
       throw;
+    } catch (const FileError&) {
+      throw;
     } catch (const Error& error) {
-      std::fputs(fmt::format("error: {}\n", Printable(error.what())).c_str(), stderr);
-      if (dynamic_cast<const FileError*>(&error) != nullptr) throw;
+      Refuse(error);
       if (dynamic_cast<const CapacityError*>(&error) != nullptr) {
         Note("(/reset forgets the conversation)\n");
       }
@@ -311,6 +318,7 @@ class ChatCommand final : public Command {
   std::vector<ChatTurn> turns_;
   std::string stats_;
   bool interactive_ = false;
+  int status_ = kOk;  // what the program ends with
 };
 
 }  // namespace
