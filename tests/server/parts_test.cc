@@ -76,7 +76,7 @@ TEST(RequestReader, RefusesWhatCouldBeReadInTwoWays) {
 
 TEST(Fields, NumbersAtTheEndOfTheirRange) {
   const Json object = Json::parse(
-      R"({"big": 9223372036854775807, "huge": 18446744073709551615, "real": 1.0, "neg": -1})");
+      R"({"big": 9223372036854775807, "huge": 18446744073709551615, "real": 1.5, "neg": -1})");
   Fields fields(object);
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   EXPECT_EQ(fields.Int("big", 0, kMax), kMax);
