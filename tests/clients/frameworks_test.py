@@ -66,6 +66,13 @@ class Frameworks(unittest.TestCase):
             tool_choice="required", max_tokens=200).choices[0].message.tool_calls[0]
         self.assertIn("age", json.loads(call.function.arguments))
 
+    def test_litellm_recognizes_what_is_too_long(self):
+        for words in (40_000, 400_000):
+            with self.assertRaises(litellm.ContextWindowExceededError):
+                self.litellm(messages=[{"role": "user", "content": "word " * words}])
+        with self.assertRaises(litellm.ContextWindowExceededError):
+            self.litellm(max_tokens=100_000)
+
     def test_litellm_by_anthropics_api(self):
         answer = self.litellm(model="anthropic/" + MODEL, api_base=self.server.url)
         self.assertEqual(answer.choices[0].message.content, self.plain)
