@@ -135,7 +135,15 @@ TEST(KvCache, WrongCallsAreErrorsThatSayWhy) {
   begin({.sequence = id});
   EXPECT_THROW(cache->Attend(2, x, x, x, 1, x), InvalidArgument);
   EXPECT_THROW(cache->Prefetch(0, x, 1), InvalidArgument);
+  // Every layer once, in order.
+  EXPECT_THROW(cache->Attend(1, x, x, x, 1, x), InvalidArgument);
   cache->Attend(0, x, x, x, 1, x);
+  EXPECT_THROW(cache->Attend(0, x, x, x, 1, x), InvalidArgument);
+  EXPECT_THROW(cache->EndStep(), InvalidArgument);
+  EXPECT_EQ(cache->Length(id), 0);
+  cache->Attend(1, x, x, x, 1, x);
+  cache->EndStep();
+  EXPECT_EQ(cache->Length(id), 1);
 }
 
 TEST(KvCache, OptionsThatCannotWorkAreErrors) {

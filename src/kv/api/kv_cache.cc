@@ -137,6 +137,7 @@ class KvCacheOnDevice final : public KvCache {
     }
     cache_->BeginStep(step_);
     begun_ = true;
+    next_layer_ = 0;
   }
 
   int64_t PredictionSource(int64_t layer) const override { return cache_->PredictionSource(layer); }
@@ -161,6 +162,13 @@ class KvCacheOnDevice final : public KvCache {
   void Attend(int64_t layer, KvElement element, const void* q, const void* k, const void* v,
               float scale, void* out) override {
     CheckLayer("Attend", layer);
+    // Rows of a layer left out would be attended by later steps, whatever is in them.
+    if (layer != next_layer_) {
+      throw InvalidArgument(
+          "KV cache: layer {} is attended where layer {} of {} is next: a step attends every layer "
+          "once, in order",
+          layer, next_layer_, layout_.layers);
+    }
     const DType dtype = DTypeOf(element);
     if (caller_ != nullptr) CheckAligned({q, k, v, out});
     const Turn turn(caller_.get());
@@ -174,10 +182,15 @@ class KvCacheOnDevice final : public KvCache {
     const MatrixView result = wide_.Place(out, rows, q_cols);
     cache_->Attend(*stream_, layer, step_, queries, keys, values, scale, result);
     wide_.Write(*stream_, result, out);
+    ++next_layer_;
   }
 
   void EndStep() override {
     CheckLayer("EndStep", 0);
+    if (step_.rows > 0 && next_layer_ != layout_.layers) {
+      throw InvalidArgument("KV cache: the step ends after {} of {} layers: attend them all",
+                            next_layer_, layout_.layers);
+    }
     const Turn turn(caller_.get());
     stream_->Synchronize();
     cache_->EndStep(step_);
@@ -215,6 +228,7 @@ class KvCacheOnDevice final : public KvCache {
   WideArrays wide_;
   FunctionProjection projection_;
   bool begun_ = false;
+  int64_t next_layer_ = 0;  // of the step
 };
 
 }  // namespace
