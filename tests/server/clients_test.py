@@ -1,4 +1,4 @@
-"""The program with real clients: the official openai package, curl, Prometheus's own parser.
+"""The program with real clients: the official openai package, Hugging Face's client, curl, Prometheus's own parser.
 
 usage: clients_test.py PROGRAM MODEL_DIRECTORY
 Exits with 77 (skipped) if the Python packages are missing.
@@ -15,6 +15,7 @@ import typing
 import unittest
 
 try:
+    import huggingface_hub
     import jsonschema
     import openai
     import pydantic
@@ -264,6 +265,18 @@ class Clients(ServerTest):
                                 if e.type == "response.function_call_arguments.delta")
             self.assertEqual(stream.get_final_response().output[0].arguments, arguments)
         self.assertEqual(arguments, call.arguments)
+
+    def test_hugging_face_s_client(self):
+        client = huggingface_hub.InferenceClient(base_url=str(self.client.base_url), api_key=KEY)
+        options = {"messages": TURNS, "model": NAME, "max_tokens": 200}
+        whole = client.chat_completion(**options, temperature=0)
+        parts = client.chat_completion(**options, temperature=0, stream=True)
+        self.assertEqual("".join(chunk.choices[0].delta.content or "" for chunk in parts), whole.choices[0].message.content)
+        schema = {**Pet.model_json_schema(), "additionalProperties": False}
+        form = {"type": "json_schema", "json_schema": {"name": "pet", "schema": schema, "strict": True}}
+        Pet.model_validate_json(client.chat_completion(**options, response_format=form).choices[0].message.content)
+        calls = client.chat_completion(**options, tools=[KEEP], tool_choice={"function": {"name": "keep"}}).choices[0].message.tool_calls
+        Pet.model_validate_json(calls[0].function.arguments)
 
     def test_errors_have_their_classes(self):
         create = self.client.chat.completions.create

@@ -80,9 +80,13 @@ TEST_F(Forms, AnswersFollowTheSchema) {
 
 TEST_F(Forms, EveryEndpointAndName) {
   const Json completion = {{"prompt", "x"}, {"max_tokens", 900}, {"temperature", 1}};
-  for (const Json& field : {Json{{"response_format", Format(Schema())}},
-                            Json{{"guided_json", Schema()}}, Json{{"guided_json", Schema().dump()}},
-                            Json{{"structured_outputs", {{"json", Schema()}}}}}) {
+  // The second and third are llama.cpp's, and what Hugging Face's client makes of the first.
+  for (const Json& field :
+       {Json{{"response_format", Format(Schema())}},
+        Json{{"response_format", {{"type", "json_object"}, {"schema", Schema()}}}},
+        Json{{"response_format", {{"type", "json_object"}, {"value", Schema()}}}},
+        Json{{"guided_json", Schema()}}, Json{{"guided_json", Schema().dump()}},
+        Json{{"structured_outputs", {{"json", Schema()}}}}}) {
     Json body = completion;
     body.update(field);
     ExpectPet(server().Ask("/v1/completions", body)["choices"][0]["text"].get<std::string>());
@@ -115,6 +119,8 @@ TEST_F(Forms, WrongFormsAreNamed) {
   };
   const std::string schema = "response_format.json_schema.schema";
   expect({{"response_format", {{"type", "yaml"}}}}, "response_format.type", "json_schema");
+  expect({{"response_format", {{"type", "json_object"}, {"schema", {{"type", "thing"}}}}}},
+         "response_format.schema", "#/type");
   expect({{"response_format", {{"type", "json_schema"}}}}, "response_format.json_schema",
          "missing");
   expect({{"response_format", Format({{"type", "object"}, {"properties", {{"a", {{"not", 1}}}}}})}},
@@ -168,6 +174,10 @@ TEST_F(Forms, RequiredCalls) {
     body["seed"] = 5;
     const Json named = server().Ask("/v1/chat/completions", body)["choices"][0]["message"];
     ASSERT_EQ(named["tool_calls"].size(), 1u);
+    body["tool_choice"].erase("type");  // which Hugging Face's client and vLLM leave out
+    EXPECT_EQ(server().Ask("/v1/chat/completions",
+                           body)["choices"][0]["message"]["tool_calls"][0]["function"],
+              named["tool_calls"][0]["function"]);
     // Streamed: the name first, then the arguments in pieces.
     std::string name, arguments, finish, id;
     for (const Json& event : server().Stream("/v1/chat/completions", body)) {

@@ -94,7 +94,14 @@ void ReadResponseFormat(Fields& fields, const ServedModel& model, Request* reque
   if (object == nullptr) return;
   Fields format(*object, fields.Path("response_format."));
   const std::string type = ReadType(format);
-  if (type == "json_object") SetObject(fields.Path("response_format"), model, request);
+  if (type == "json_object") {
+    // With a schema: "schema" of llama.cpp's server, "value" of TGI, which is how Hugging Face's
+    // client sends a json_schema.
+    const char* const name = format.Has("value") ? "value" : "schema";
+    const Json* schema = format.Object(name);
+    if (schema != nullptr) SetSchema(format.Path(name), *schema, model, request);
+    if (schema == nullptr) SetObject(fields.Path("response_format"), model, request);
+  }
   if (type == "json_schema") {
     const Json* schema = format.Object("json_schema");
     if (schema == nullptr) format.Fail("json_schema", "it is missing");

@@ -55,7 +55,7 @@ void ReadChoice(Fields& fields, bool flat, ToolUse* use) {
     fields.Fail("tool_choice", "none, auto, required or a function is expected");
   }
   Fields object(*choice, fields.Path("tool_choice."));
-  const std::string type = object.String("type").value_or("");
+  const std::string type = object.String("type").value_or("function");
   if (type != "function" && !(flat && type == "custom")) {
     object.Fail("type", "function is expected");
   }
