@@ -130,6 +130,10 @@ LineEditor::LineEditor(FILE* out, std::filesystem::path history)
   HistEvent event;
   ::history(history_, &event, H_SETSIZE, kHistoryLines);
   ::history(history_, &event, H_SETUNIQUE, 1);
+  // A device such as /dev/null keeps nothing. Reading one might never end, and libedit would make
+  // it the user's alone when it writes.
+  std::error_code error;
+  if (std::filesystem::is_other(history_file_, error)) history_file_.clear();
   if (!history_file_.empty()) ::history(history_, &event, H_LOAD, history_file_.c_str());
   el_set(editor_, EL_HIST, ::history, history_);
   std::fputs(kAskForBrackets, out_);

@@ -1,5 +1,6 @@
 // A conversation at a terminal: keys, pastes, Ctrl-C.
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/fixture_model.h"
@@ -114,11 +115,17 @@ TEST_F(ChatTerminalTest, LinesAreEditedAndKept) {
   EXPECT_EQ(next.Finish().exit_code, 0);
   EXPECT_EQ(next.out(), answer);
 
-  Program without = Chat(SharedModel().path(), {"-n", "6", "--history", "none"});
-  ASSERT_TRUE(without.WaitForTerminal("> "));
-  without.Write(std::string(kUp) + "\r\x04");
-  EXPECT_EQ(without.Finish().exit_code, 0);
-  EXPECT_EQ(without.out(), "");
+  // A pipe that nobody writes to, or a device such as /dev/null, is neither read nor written.
+  const std::string pipe = (directory_.path() / "pipe").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0644), 0);
+  for (const std::string& history : {std::string("none"), pipe}) {
+    Program without = Chat(SharedModel().path(), {"-n", "6", "--history", history});
+    ASSERT_TRUE(without.WaitForTerminal("> "));
+    without.Write(std::string(kUp) + "\r\x04");
+    EXPECT_EQ(without.Finish().exit_code, 0);
+    EXPECT_EQ(without.out(), "");
+    EXPECT_EQ(without.err().find("history"), std::string::npos) << without.err();
+  }
 }
 
 TEST_F(ChatTerminalTest, ALineThatATerminalHasCutIsNotSent) {
