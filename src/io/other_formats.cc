@@ -67,6 +67,20 @@ std::string OtherFormat(const fs::path& directory) {
   return parts.empty() ? "" : fmt::format("there are {}; is the download complete?", parts);
 }
 
+std::string UnreadQuantization(const fs::path& model) {
+  std::error_code ignored;
+  // Of ModelOpt, AutoGPTQ and AutoAWQ.
+  for (const char* name : {"hf_quant_config.json", "quantize_config.json", "quant_config.json"}) {
+    if (!fs::exists(model / name, ignored)) continue;
+    return fmt::format(
+        ": {} says that weights are quantized, and only 'quantization_config' of config.json is "
+        "read: use a newer edition of the model that has that field, for fp8, mxfp4, awq, gptq or "
+        "compressed-tensors, or the model that the weights were made from",
+        name);
+  }
+  return "";
+}
+
 void RefuseLfsPointer(std::string_view text, const std::string& name) {
   if (!text.starts_with("version https://git-lfs.github.com/spec/")) return;
   throw FileError(

@@ -11,6 +11,10 @@ namespace litecache::io {
 // "it is an adapter (LoRA), ...". Empty where it is nothing that is known.
 std::string OtherFormat(const std::filesystem::path& directory);
 
+// The end of a message about a tensor that is missing or of an unknown dtype, where a file other
+// than config.json says that weights are quantized: ": hf_quant_config.json says ...". Else empty.
+std::string UnreadQuantization(const std::filesystem::path& model);
+
 // Throws FileError where `text` is what Git leaves in the place of a large file. `name` begins the
 // message.
 void RefuseLfsPointer(std::string_view text, const std::string& name);

@@ -11,6 +11,7 @@
 #include "base/join.h"
 #include "device/cpu/cpu_device.h"
 #include "io/checkpoint.h"
+#include "io/other_formats.h"
 #include "model/row_order.h"
 #include "model/stacked_experts.h"
 #include "model/stored_matrix.h"
@@ -139,9 +140,12 @@ class CheckpointWeights final : public WeightStore {
   Found Find(const std::string& name, const std::vector<int64_t>& shape) const {
     const io::Checkpoint::Tensor tensor = checkpoint_->Find(name);
     const auto expected = [&] { return io::TensorInfo{"", shape}.ToString(); };
+    const auto hint = [&] {
+      return types_.quantized_files() ? "" : io::UnreadQuantization(checkpoint_->path());
+    };
     if (tensor.info == nullptr) {
-      throw FileError("{}: tensor '{}'{} is missing, but the model's config requires it",
-                      checkpoint_->path().string(), name, expected());
+      throw FileError("{}: tensor '{}'{} is missing, but the model's config requires it{}",
+                      checkpoint_->path().string(), name, expected(), hint());
     }
     if (tensor.info->shape != shape) {
       throw FileError("{}: tensor '{}' is {}, but the model's config requires{}",
@@ -154,8 +158,8 @@ class CheckpointWeights final : public WeightStore {
       for (const BlockFormat& known : BlockFormats()) {
         if (known.to_float != nullptr && (block || !known.quantized())) read.push_back(known.name);
       }
-      throw Unsupported("{}: tensor '{}' is {}; {} are supported", tensor.file->string(), name,
-                        tensor.info->ToString(), Join(read));
+      throw Unsupported("{}: tensor '{}' is {}; {} are supported{}", tensor.file->string(), name,
+                        tensor.info->ToString(), Join(read), hint());
     }
     return {tensor.data, format, tensor.info->bytes(), tensor.paired_heads,
             tensor.negated_exponential};

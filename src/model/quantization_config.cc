@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <initializer_list>
 #include <string>
 #include <vector>
@@ -71,7 +72,7 @@ QuantizationConfig ParseFp8(const io::JsonFields& fields) {
 }
 
 QuantizationConfig ParseAwq(const io::JsonFields& fields) {
-  AllowOnly(fields, "version", {"gemm"});
+  AllowOnly(fields, "version", {"gemm", "GEMM"});
   AllowOnly(fields, "zero_point", {true});
   return {.layout = Layout::kAwq,
           .scale_name = "scales",
@@ -108,13 +109,21 @@ QuantizationConfig ParseGptq(const io::JsonFields& fields) {
 // `weights` of a group of config_groups.
 QuantizationConfig ParseCompressedWeights(const io::JsonFields& fields, std::string_view format) {
   QuantizationConfig config;
-  const bool is_float = format == "float-quantized", packed = format == "pack-quantized";
-  config.layout = packed ? Layout::kRows : is_float ? Layout::kFp8 : Layout::kInt8;
   const std::string type = fields.RequiredString("type");
+  // In this format, numbers of either type are stored as such.
+  const bool naive = format == "naive-quantized", packed = format == "pack-quantized";
+  const bool is_float = naive ? type == "float" : format == "float-quantized";
+  config.layout = packed ? Layout::kRows : is_float ? Layout::kFp8 : Layout::kInt8;
   AllowOnly(fields, "type", {is_float ? "float" : "int"});
-  config.bits = packed ? Bits(fields, "num_bits", {4, 8}) : Bits(fields, "num_bits", {8});
+  if (packed) {
+    config.bits = Bits(fields, "num_bits", {4, 8});
+  } else if (is_float) {
+    AllowOnly(fields, "num_bits", {8});
+  } else {
+    fields.RequiredInt("num_bits", 2, 8);  // in I8, whatever it is
+  }
   config.symmetric = fields.Bool("symmetric").value_or(true);
-  if (!packed) AllowOnly(fields, "symmetric", {true});
+  if (is_float) AllowOnly(fields, "symmetric", {true});
   const std::string strategy = fields.RequiredString("strategy");
   AllowOnly(fields, "strategy", {"tensor", "channel", "group", "block"});
   if (strategy == "tensor") config.scale_rows = 0;
@@ -128,52 +137,55 @@ QuantizationConfig ParseCompressedWeights(const io::JsonFields& fields, std::str
   return config;
 }
 
-// Symmetric weights whose tensors show the rest: packed in groups, or FP8 by rows.
-bool IsShownByTensors(const QuantizationConfig& config) {
-  const bool packed = config.layout == Layout::kRows && config.scale_cols > 0;
-  const bool fp8 = config.layout == Layout::kFp8 && config.scale_cols == 0;
-  return (packed || fp8) && config.scale_rows == 1 && config.symmetric && !config.reordered;
+// What groups of modules that differ have in common. Which group a matrix belongs to is shown by
+// its tensors, except how large blocks are that share a scale.
+QuantizationConfig ShownByTensors(const io::JsonFields& fields,
+                                  const std::vector<QuantizationConfig>& groups) {
+  QuantizationConfig shown{.layout = Layout::kRows, .bits = 0};
+  for (const QuantizationConfig& group : groups) {
+    shown.symmetric = shown.symmetric && group.symmetric;
+    if (group.scale_rows < 2) continue;
+    const bool known = shown.scale_rows > 1;
+    if (known && (shown.scale_rows != group.scale_rows || shown.scale_cols != group.scale_cols)) {
+      fields.Refuse("config_groups", "the blocks of all groups must have the same block_structure");
+    }
+    shown.scale_rows = group.scale_rows;
+    shown.scale_cols = group.scale_cols;
+  }
+  return shown;
 }
 
 QuantizationConfig ParseCompressedTensors(const io::JsonFields& fields) {
   const std::string format = fields.RequiredString("format");
   const bool mixed = format == "mixed-precision";  // each group has its own
-  AllowOnly(fields, "format",
-            {"float-quantized", "int-quantized", "pack-quantized", "mixed-precision"});
-  AllowNone(fields, "kv_cache_scheme", "keys and values are not quantized as a checkpoint says");
+  AllowOnly(
+      fields, "format",
+      {"float-quantized", "int-quantized", "naive-quantized", "pack-quantized", "mixed-precision"});
   AllowNone(fields, "transform_config", "weights with transforms are not read");
   if (const auto sparsity = fields.Object("sparsity_config")) {
     AllowOnly(*sparsity, "format", {"dense"});
   }
-  const auto groups = fields.Object("config_groups");
-  std::optional<QuantizationConfig> config;
-  bool varied = false;
-  if (groups) {
+  std::vector<QuantizationConfig> configs;
+  if (const auto groups = fields.Object("config_groups")) {
     for (const auto& [name, value] : fields.Find("config_groups")->items()) {
       const auto group = groups->Object(name);
       if (!group) continue;
       const std::string own = mixed ? group->RequiredString("format") : format;
       if (mixed) {
-        AllowOnly(*group, "format", {"float-quantized", "pack-quantized"});
+        AllowOnly(*group, "format",
+                  {"float-quantized", "int-quantized", "naive-quantized", "pack-quantized"});
       } else {
         AllowOnly(*group, "format", {format});
       }
       const auto weights = group->Object("weights");
       if (!weights) group->Refuse("weights", "every group must quantize weights");
-      const auto parsed = ParseCompressedWeights(*weights, own);
-      if (config && *config != parsed) {
-        if (!IsShownByTensors(*config) || !IsShownByTensors(parsed)) {
-          fields.Refuse("config_groups",
-                        "all groups must quantize weights in the same way, unless all are "
-                        "symmetric, and packed in groups of columns or FP8 by channel");
-        }
-        varied = true;
-      }
-      config = parsed;
+      configs.push_back(ParseCompressedWeights(*weights, own));
     }
   }
-  if (!config) fields.Fail("config_groups", "must describe how weights are quantized");
-  return varied ? QuantizationConfig{.layout = Layout::kRows, .bits = 0} : *config;
+  if (configs.empty()) fields.Fail("config_groups", "must describe how weights are quantized");
+  const bool alike = std::ranges::all_of(
+      configs, [&](const QuantizationConfig& config) { return config == configs.front(); });
+  return alike ? configs.front() : ShownByTensors(fields, configs);
 }
 
 }  // namespace

@@ -23,7 +23,9 @@ struct QuantizationConfig {
   };
   Layout layout = Layout::kFp8;
   std::string_view scale_name = "weight_scale";
-  int64_t bits = 8;  // 0: kRows or kFp8, bits and scale_cols as a matrix's tensors have them
+  // 0: layout, bits, zeros and what shares a scale are as a matrix's tensors show them. Of scales
+  // of blocks these have the sizes below, and there are codes of zero if not symmetric.
+  int64_t bits = 8;
   // A scale is shared by so many rows and columns of a matrix; 0: by all.
   int64_t scale_rows = 1;
   int64_t scale_cols = 0;

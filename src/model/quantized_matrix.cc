@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/fp8.h"
 #include "base/join.h"
+#include "model/shown_quantization.h"
 
 namespace litecache::model {
 namespace {
@@ -63,20 +64,6 @@ std::string_view CodesName(Layout layout) {
   }
 }
 
-// Of a matrix of a directory whose config leaves it to the tensors (bits = 0). Tensors that do not
-// fit the matrix are reported where they are taken.
-QuantizationConfig ShownByTensors(const io::Checkpoint& checkpoint, const std::string& module,
-                                  int64_t rows, int64_t cols) {
-  const io::TensorInfo* packed = checkpoint.Find(module + "weight_packed").info;
-  if (packed == nullptr) return {.layout = Layout::kFp8};
-  QuantizationConfig config{.layout = Layout::kRows};
-  config.bits = packed->shape == std::vector<int64_t>{rows, Pieces(cols, 4)} ? 8 : 4;
-  const io::TensorInfo* scales = checkpoint.Find(module + "weight_scale").info;
-  const int64_t groups = scales == nullptr || scales->shape.empty() ? 1 : scales->shape.back();
-  if (groups > 0 && cols % groups == 0) config.scale_cols = cols / groups;
-  return config;
-}
-
 void PutHalf(f16 half, blocks::Bytes2& out) {
   out[0] = static_cast<uint8_t>(half.bits & 0xff);
   out[1] = static_cast<uint8_t>(half.bits >> 8);
@@ -105,7 +92,7 @@ std::unique_ptr<QuantizedMatrix> QuantizedMatrix::Find(const io::Checkpoint& che
   const io::TensorInfo* weight = checkpoint.Find(name).info;
   if (weight != nullptr && HasPlainValues(*weight)) return nullptr;
   const QuantizationConfig config =
-      stated.bits == 0 ? ShownByTensors(checkpoint, module, rows, cols) : stated;
+      stated.bits == 0 ? ShownByTensors(checkpoint, stated, module, rows, cols) : stated;
   if (checkpoint.Find(module + std::string(CodesName(config.layout))).info == nullptr) {
     return nullptr;
   }
@@ -113,6 +100,7 @@ std::unique_ptr<QuantizedMatrix> QuantizedMatrix::Find(const io::Checkpoint& che
   matrix->TakeCodes(checkpoint, module);
   matrix->TakeScales(checkpoint, module);
   matrix->TakeGroups(checkpoint, module);
+  matrix->TakeDivisors(checkpoint, module);
   matrix->ChooseFormat();
   return matrix;
 }
@@ -189,7 +177,12 @@ void QuantizedMatrix::TakeScales(const io::Checkpoint& checkpoint, const std::st
     zeros_ = Take(checkpoint, zeros, {"I32"}, {groups_, Words(rows_)});
     zeros_label_ = fmt::format("{}: tensor '{}'", checkpoint.Find(zeros).file->string(), zeros);
   } else if (!config_.symmetric) {
-    zeros_ = Take(checkpoint, module + "weight_zero_point", {"I32"}, {Words(scale_rows), groups_});
+    const std::string zeros = module + "weight_zero_point";
+    if (config_.layout == Layout::kRows) {
+      zeros_ = Take(checkpoint, zeros, {"I32"}, {Words(scale_rows), groups_});
+    } else {
+      zeros_ = Take(checkpoint, zeros, {"I8"}, shape);  // one for each scale
+    }
   }
 }
 
@@ -215,9 +208,21 @@ void QuantizedMatrix::TakeGroups(const io::Checkpoint& checkpoint, const std::st
   }
 }
 
+// AWQ divides what an activation function gives by scales where the matrix before it cannot have
+// them, as in StarCoder2. Here the columns that they meet are divided.
+void QuantizedMatrix::TakeDivisors(const io::Checkpoint& checkpoint, const std::string& module) {
+  constexpr std::string_view kDown = "c_proj.";
+  if (config_.layout != Layout::kAwq || !module.ends_with(kDown)) return;
+  const std::string name = module.substr(0, module.size() - kDown.size()) + "act.scales";
+  if (checkpoint.Find(name).info == nullptr) return;
+  const std::byte* data = Take(checkpoint, name, {"F16", "BF16", "F32"}, {cols_});
+  divisors_.resize(static_cast<size_t>(cols_));
+  FindBlockFormat(checkpoint.Find(name).info->dtype)->to_float(data, cols_, divisors_.data());
+}
+
 void QuantizedMatrix::ChooseFormat() {
   if (cols_ % blocks::kSmall != 0) return;
-  const bool whole = config_.scale_cols % blocks::kSmall == 0;
+  const bool whole = config_.scale_cols % blocks::kSmall == 0 && divisors_.empty();
   const bool codes = config_.bits == 4 && whole && in_order_;
   format_ = FindBlockFormat(!codes ? "Q8_0" : config_.symmetric ? "Q4_0" : "Q4_1");
 }
@@ -287,8 +292,10 @@ float QuantizedMatrix::Zero(int64_t row, int64_t group) const {
   const uint32_t middle = 1U << (config_.bits - 1);
   if (zeros_ == nullptr) return static_cast<float>(middle);
   uint32_t zero = 0;
-  if (config_.layout == Layout::kRows) {
-    const int64_t at = row / scale_rows_;
+  const int64_t at = row / scale_rows_;
+  if (config_.layout == Layout::kInt8) {
+    zero = std::to_integer<uint8_t>(zeros_[at * groups_ + group]) ^ middle;
+  } else if (config_.layout == Layout::kRows) {
     zero = CodeAt(LoadWord(zeros_, at / per_word_ * groups_ + group), at % per_word_, config_.bits);
   } else {
     const uint32_t word = LoadWord(zeros_, group * Words(rows_) + row / per_word_);
@@ -356,6 +363,8 @@ void QuantizedMatrix::Reader::ToFloat(int64_t row, float* out) {
   for (int64_t i = 0, cols = matrix_.cols_; i < cols; ++i) {
     out[i] = (values[codes[i]] - zeros[groups[i]]) * scales[groups[i]];
   }
+  const std::vector<float>& divisors = matrix_.divisors_;
+  for (size_t i = 0; i < divisors.size(); ++i) out[i] /= divisors[i];
 }
 
 void QuantizedMatrix::Reader::ToBlocks(int64_t row, std::byte* out) {

@@ -17,7 +17,7 @@
 namespace litecache::model {
 
 // Every value is (code - zero) * scale, where a code of 8 bits may be the bits of an FP8 number;
-// zero and scale belong to a group of columns of the row.
+// zero and scale belong to a group of columns of the row. Columns may have divisors.
 class QuantizedMatrix final : public StoredMatrix {
  public:
   // The matrix whose plain tensor would be `name`, "….weight" [rows, cols]. Null: there is such a
@@ -48,6 +48,7 @@ class QuantizedMatrix final : public StoredMatrix {
   void TakeCodes(const io::Checkpoint& checkpoint, const std::string& module);
   void TakeScales(const io::Checkpoint& checkpoint, const std::string& module);
   void TakeGroups(const io::Checkpoint& checkpoint, const std::string& module);
+  void TakeDivisors(const io::Checkpoint& checkpoint, const std::string& module);
   void ChooseFormat();
 
   int64_t Words(int64_t codes) const { return (codes + per_word_ - 1) / per_word_; }
@@ -68,7 +69,8 @@ class QuantizedMatrix final : public StoredMatrix {
   const std::byte* scales_ = nullptr;
   const std::byte* zeros_ = nullptr;  // null: all are the middle of the range
   const BlockFormat* scale_format_ = nullptr;
-  std::string zeros_label_;  // for messages
+  std::vector<float> divisors_;  // of columns; empty: none
+  std::string zeros_label_;      // for messages
   const BlockFormat* format_ = nullptr;
   uint64_t bytes_ = 0;
 };

@@ -20,8 +20,8 @@ except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
 from gguf_files import FIXTURES, read_safetensors
-from quantized_models import (DTYPES, MODELS, Model, awq, compressed, fp8, gptq, logits_of, write_fp8, write_gptq,
-                              write_packed, write_safetensors)
+from quantized_models import (DTYPES, MODELS, Model, awq, compressed, fp8, gptq, logits_of, write_awq, write_fp8, write_gptq,
+                              write_int8, write_packed, write_safetensors)
 
 SEED = int(os.environ.get("LC_TEST_SEED", random.SystemRandom().randrange(1 << 32)))
 
@@ -136,6 +136,64 @@ class QuantizedCheckpointTest(unittest.TestCase):
                 self.assertGreater(np.linalg.norm(results[0]), 1)
                 np.testing.assert_array_equal(results[1], results[0])
 
+    def test_groups_of_modules_that_differ(self):
+        """As compressed-tensors writes them: each group has its format, strategy and bits, and some have zero points."""
+        group = {"targets": ["Linear"], "input_activations": None}
+        kinds = (
+            ("pack-quantized", "group", {"group_size": 32, "symmetric": False}, write_packed, {"size": 32, "symmetric": False}),
+            ("pack-quantized", "channel", {"num_bits": 8}, write_packed, {"bits": 8, "size": -1}),
+            ("int-quantized", "channel", {"num_bits": 8}, write_int8, {}),
+            ("int-quantized", "channel", {"num_bits": 8, "symmetric": False}, write_int8, {"symmetric": False}),
+            ("float-quantized", "channel", {"num_bits": 8}, write_fp8, {"per_row": True, "scales": "BF16"}),
+            ("naive-quantized", "tensor", {"num_bits": 8, "type": "float"}, write_fp8, {"scalar": True}),
+            ("naive-quantized", "block", {"num_bits": 8, "type": "float", "block_structure": [48, 96]}, write_fp8,
+             {"block": (48, 96), "named": "weight_scale"}),
+        )
+        model = self.make("pack-quantized, zero points")
+        modules = [name.removesuffix("weight_scale") for name in model.tensors if name.endswith("weight_scale")]
+        model.tensors = {name: tensor for name, tensor in model.tensors.items() if tensor[0] == "F16" and
+                         not name.endswith("weight_scale")}
+        groups = {}
+        for i, (form, strategy, weights, writer, arguments) in enumerate(kinds):
+            of = compressed(form, strategy, **weights)["config_groups"]["group_0"]["weights"]
+            groups[f"group_{i}"] = group | {"format": form, "weights": of}
+        for i, module in enumerate(modules):
+            _, _, _, writer, arguments = kinds[i % len(kinds)]
+            tensors, values = writer(self.chance, *model.values[module + "weight"].shape, **arguments)
+            model.tensors |= {module + name: tensor for name, tensor in tensors.items()}
+            model.values[module + "weight"] = values
+        self.assertGreater(len(modules), len(kinds))
+        model.config["quantization_config"] = compressed("mixed-precision", "channel", top={"config_groups": groups})
+        expected = self.logits(model.write_plain(self.directory / "plain"), "--dtype", "f32")
+        quantized = model.write(self.directory / "model")
+        np.testing.assert_array_equal(self.logits(quantized, "--dtype", "f32"), expected)
+        self.assertLess(distance(self.logits(quantized), expected), 0.03)
+
+    def test_scales_of_activations_in_awq(self):
+        """Of StarCoder2, AutoAWQ divides what the activation function gives."""
+        config = json.loads((FIXTURES / "starcoder2/config.json").read_text())
+        config = {key: value for key, value in config.items() if key != "torch_dtype"} | {"dtype": "float32"}
+        quantized, plain = {}, {}
+        for key, (values, _) in read_safetensors(FIXTURES / "starcoder2/model.safetensors").items():
+            quantized[key] = plain[key] = ("F32", values)
+            if not key.endswith("mlp.c_proj.weight"):
+                continue
+            tensors, values = write_awq(self.chance, *values.shape, size=16)
+            scales = self.chance.uniform(0.5, 2, values.shape[1]).astype(np.float16)
+            del quantized[key]
+            quantized |= {key.removesuffix("weight") + part: tensor for part, tensor in tensors.items()}
+            quantized[key.replace("c_proj.weight", "act.scales")] = "F16", scales
+            plain[key] = "F32", values / scales.astype(np.float32)
+        results = []
+        for name, tensors, added in (("plain", plain, {}), ("awq", quantized, {"quantization_config": awq(group_size=16)})):
+            path = self.directory / name
+            path.mkdir()
+            (path / "config.json").write_text(json.dumps(config | added))
+            write_safetensors(path / "model.safetensors", tensors)
+            results += [self.logits(path, "--dtype", "f32"), self.logits(path)]
+        np.testing.assert_array_equal(results[2], results[0])
+        self.assertLess(distance(results[3], results[0]), 0.03)
+
     def error_of(self, model):
         model.write(self.directory / "model")
         result = self.run_program("inspect", "--model", self.directory / "model", "--device", "cpu")
@@ -144,8 +202,8 @@ class QuantizedCheckpointTest(unittest.TestCase):
 
     def test_other_formats_are_refused(self):
         group = {"group_0": {"targets": ["Linear"], "weights": None}}
-        mixed = compressed("pack-quantized", "channel")["config_groups"]
-        mixed |= {"group_1": compressed("pack-quantized", "group", group_size=32)["config_groups"]["group_0"]}
+        mixed = compressed("float-quantized", "block", 8, block_structure=[128, 128])["config_groups"]
+        mixed |= {"group_1": compressed("float-quantized", "block", 8, block_structure=[64, 64])["config_groups"]["group_0"]}
         cases = (
             ({"quant_method": "hqq", "bits": 4}, "quant_method' = \"hqq\""),
             ({"load_in_4bit": True}, "quant_method' = null"),
@@ -164,16 +222,17 @@ class QuantizedCheckpointTest(unittest.TestCase):
             (compressed("pack-quantized", "group", group_size=0), "weights.group_size' = 0"),
             (compressed("pack-quantized", "tensor_group"), "weights.strategy' = \"tensor_group\""),
             (compressed("pack-quantized", "channel", actorder="new"), "weights.actorder' = \"new\""),
-            (compressed("int-quantized", "channel", 8, symmetric=False), "weights.symmetric' = false"),
+            (compressed("float-quantized", "channel", 8, symmetric=False), "weights.symmetric' = false"),
+            (compressed("int-quantized", "channel", 16), "weights.num_bits' = 16"),
+            (compressed("naive-quantized", "channel", 4, type="float"), "weights.num_bits' = 4"),
             (compressed("int-quantized", "channel", 8, type="float"), "weights.type' = \"float\""),
             (compressed("float-quantized", "block", 8), "weights.block_structure' = null"),
-            (compressed("pack-quantized", "channel", top={"kv_cache_scheme": {"num_bits": 8}}), "kv_cache_scheme'"),
             (compressed("pack-quantized", "channel", top={"transform_config": {"config_groups": {}}}), "transform_config'"),
             (compressed("pack-quantized", "channel", top={"sparsity_config": {"format": "sparse-24-bitmask"}}),
              "sparsity_config.format' = \"sparse-24-bitmask\""),
             (compressed("pack-quantized", "channel", top={"config_groups": {}}), "config_groups'"),
             (compressed("pack-quantized", "channel", top={"config_groups": group}), "config_groups.group_0.weights' = null"),
-            (compressed("pack-quantized", "channel", top={"config_groups": mixed}), "config_groups'"),
+            (compressed("float-quantized", "channel", top={"config_groups": mixed}), "config_groups'"),
         )
         model = self.make("gptq")
         for quantization, named in cases:
@@ -182,6 +241,19 @@ class QuantizedCheckpointTest(unittest.TestCase):
                 error = self.error_of(model)
                 self.assertIn("config.json: field 'quantization_config.", error)
                 self.assertIn(named, error)
+
+    def test_quantization_that_only_another_file_describes(self):
+        for name, file in (("fp8 per tensor", "hf_quant_config.json"), ("gptq", "quantize_config.json"),
+                           ("awq 128", "quant_config.json")):
+            with self.subTest(file=file):
+                model = self.make(name)
+                del model.config["quantization_config"]
+                path = model.write(self.directory / name)
+                (path / file).write_text("{}")
+                result = self.run_program("inspect", "--model", path, "--device", "cpu")
+                self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+                for part in ("q_proj.weight'", f": {file} says", "'quantization_config' of config.json"):
+                    self.assertIn(part, result.stderr)
 
     def test_tensors_that_do_not_fit_are_refused(self):
         def shape(value):
@@ -210,6 +282,8 @@ class QuantizedCheckpointTest(unittest.TestCase):
             ("fp8 per tensor", "weight_scale", lambda t: (t[0], np.ones(2)), ("F32 [2]", "[1]")),
             ("int-quantized", "weight", lambda t: (t[0], t[1][1:]), ("I8 [127, 128]", "I8 [128, 128]")),
             ("int-quantized", "weight_scale", None, ("[128, 1], is missing",)),
+            ("int-quantized, zero points", "weight_zero_point", None, ("I8 [128, 1], is missing",)),
+            ("int-quantized, zero points", "weight_zero_point", lambda t: ("I32", t[1]), ("I32 [128, 1]", "I8 [128, 1]")),
             ("pack-quantized", "weight_shape", lambda t: shape([128, 120]), ("holds [128, 120]", "[128, 128]")),
             ("pack-quantized", "weight_shape", lambda t: shape([1 << 62, 1 << 62]), ("[128, 128]",)),
             ("pack-quantized", "weight_shape", lambda t: shape([128]), ("I64 [1]", "I64 [2]")),

@@ -133,13 +133,18 @@ def write_packed(chance, rows, cols, bits=4, size=128, symmetric=True, order=Fal
     return tensors, groups.values
 
 
-def write_int8(chance, rows, cols, size=-1, scales="BF16"):
-    groups = Groups(chance, rows, cols, 8, size, True, scale_dtype=scales)
-    return {"weight": ("I8", (groups.codes - 128).astype(np.int8)), "weight_scale": (scales, groups.stored)}, groups.values
+def write_int8(chance, rows, cols, size=-1, scales="BF16", bits=8, symmetric=True):
+    groups = Groups(chance, rows, cols, bits, size, symmetric, scale_dtype=scales)
+    middle = 1 << bits - 1
+    tensors = {"weight": ("I8", (groups.codes - middle).astype(np.int8)), "weight_scale": (scales, groups.stored)}
+    if not symmetric:
+        tensors["weight_zero_point"] = "I8", (groups.zeros - middle).astype(np.int8)
+    return tensors, groups.values
 
 
-def write_fp8(chance, rows, cols, block=None, per_row=False, scales="F32", scalar=False, as_blocks=False):
-    """as_blocks: the scale of the whole matrix is named as those of blocks, and has no dimension."""
+def write_fp8(chance, rows, cols, block=None, per_row=False, scales="F32", scalar=False, as_blocks=False,
+              named=None):
+    """named: the tensor of scales. as_blocks: the scale of the whole matrix is named as those of blocks, and has no dimension."""
     block_rows, block_cols = block or (1 if per_row else rows, cols)
     stored = chance.uniform(0.0005, 0.0015, (-(-rows // block_rows), -(-cols // block_cols))).astype(np.float32)
     if scales == "BF16":
@@ -148,7 +153,7 @@ def write_fp8(chance, rows, cols, block=None, per_row=False, scales="F32", scala
     factors = np.repeat(np.repeat(factors, block_rows, 0)[:rows], block_cols, 1)[:, :cols]
     codes = nearest_fp8(chance.normal(0, 100, (rows, cols)))
     tensors = {"weight": ("F8_E4M3", codes), "input_scale": ("F32", np.ones(1, np.float32)),
-               "weight_scale_inv" if block else "weight_scale": (scales, stored.reshape(-1)[0:1] if scalar else stored)}
+               named or ("weight_scale_inv" if block else "weight_scale"): (scales, stored.reshape(-1)[0:1] if scalar else stored)}
     if as_blocks:
         del tensors["input_scale"], tensors["weight_scale"]
         tensors |= {"weight_scale_inv": (scales, stored[0, 0]), "activation_scale": ("F32", np.float32(0.5))}
@@ -190,10 +195,11 @@ MODELS = {
                                            {"as_blocks": True}, 128, 160, blocks("Q8_0")),
     "float-quantized per channel": (compressed("float-quantized", "channel", 8), write_fp8,
                                     {"per_row": True, "scales": "BF16"}, 128, 203, blocks("Q8_0")),
-    "float-quantized per tensor": (compressed("float-quantized", "tensor", 8), write_fp8, {"scalar": True}, 128, 160,
+    "float-quantized per tensor": (compressed("float-quantized", "tensor", 8, top={
+        "kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "tensor"}}), write_fp8, {"scalar": True}, 128, 160,
                                    blocks("Q8_0")),
     "awq 128": (awq(), write_awq, {"size": 128}, 128, 256, blocks("Q4_1")),
-    "awq 32": (awq(group_size=32), write_awq, {"size": 32}, 160, 224, blocks("Q4_1")),
+    "awq 32": (awq(group_size=32, version="GEMM"), write_awq, {"size": 32}, 160, 224, blocks("Q4_1")),
     "gptq": (gptq(), write_gptq, {}, 128, 256, blocks("Q4_1")),
     "gptq v2, symmetric": (gptq(sym=True, checkpoint_format="gptq_v2", group_size=64), write_gptq,
                            {"symmetric": True, "v2": True, "size": 64}, 128, 224, blocks("Q4_0")),
@@ -220,6 +226,13 @@ MODELS = {
     "pack-quantized 8 bits": (compressed("pack-quantized", "group", 8, group_size=128), write_packed, {"bits": 8}, 128, 256,
                               blocks("Q8_0")),
     "int-quantized": (compressed("int-quantized", "channel", 8), write_int8, {}, 128, 203, blocks("Q8_0")),
+    "int-quantized, zero points": (compressed("int-quantized", "channel", 8, symmetric=False), write_int8,
+                                   {"symmetric": False}, 128, 203, blocks("Q8_0")),
+    "int-quantized, 4 bits": (compressed("int-quantized", "channel", 4), write_int8, {"bits": 4}, 128, 160, blocks("Q8_0")),
+    "naive-quantized": (compressed("naive-quantized", "group", 8, group_size=32), write_int8, {"size": 32}, 128, 160,
+                        blocks("Q8_0")),
+    "naive-quantized, FP8 in blocks": (compressed("naive-quantized", "block", 8, type="float", block_structure=[64, 96]),
+                                       write_fp8, {"block": (64, 96), "named": "weight_scale"}, 128, 203, blocks("Q8_0")),
     "int-quantized in groups": (compressed("int-quantized", "group", 8, group_size=32), write_int8, {"size": 32}, 128, 160,
                                 blocks("Q8_0")),
 }

@@ -1,0 +1,37 @@
+#include "model/shown_quantization.h"
+
+#include <algorithm>
+#include <vector>
+
+namespace litecache::model {
+
+using Layout = QuantizationConfig::Layout;
+
+QuantizationConfig ShownByTensors(const io::Checkpoint& checkpoint,
+                                  const QuantizationConfig& stated, const std::string& module,
+                                  int64_t rows, int64_t cols) {
+  QuantizationConfig config;
+  if (const io::TensorInfo* packed = checkpoint.Find(module + "weight_packed").info) {
+    config.layout = Layout::kRows;
+    config.bits = packed->shape == std::vector<int64_t>{rows, (cols + 3) / 4} ? 8 : 4;
+  } else {
+    const io::TensorInfo* codes = checkpoint.Find(module + "weight").info;
+    config.layout = codes != nullptr && codes->dtype == "I8" ? Layout::kInt8 : Layout::kFp8;
+  }
+  const bool has_zeros = checkpoint.Find(module + "weight_zero_point").info != nullptr;
+  config.symmetric = stated.symmetric || config.layout == Layout::kFp8 || !has_zeros;
+  const io::TensorInfo* scales = checkpoint.Find(module + "weight_scale").info;
+  const std::vector<int64_t> shape = scales == nullptr ? std::vector<int64_t>() : scales->shape;
+  const bool one = std::ranges::all_of(shape, [](int64_t extent) { return extent == 1; });
+  if (one) {
+    config.scale_rows = 0;
+  } else if (shape.size() == 2 && shape[0] != rows) {
+    config.scale_rows = stated.scale_rows;
+    config.scale_cols = stated.scale_cols;
+  } else if (shape.size() == 2 && shape[1] > 0 && cols % shape[1] == 0) {
+    config.scale_cols = cols / shape[1];
+  }
+  return config;
+}
+
+}  // namespace litecache::model
