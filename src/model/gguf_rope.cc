@@ -19,6 +19,7 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kType = "rope.scaling.type";
+constexpr const char *kFactor = "rope.scaling.factor", *kOldFactor = "rope.scale_linear";
 constexpr const char* kFactors = "rope_freqs.weight";
 constexpr const char* kLongFactors = "rope_factors_long.weight";
 constexpr const char* kShortFactors = "rope_factors_short.weight";
@@ -93,15 +94,17 @@ void AddYarn(const ArchitectureKeys& keys, json* scaling) {
 }  // namespace
 
 json RopeScalingJsonOfGguf(const io::Checkpoint& checkpoint, const ArchitectureKeys& keys) {
-  const std::string type = keys.String(kType).value_or("none");
-  const auto factor = keys.Number("rope.scaling.factor");
+  // 0 is as if it was missing.
+  const double factor = keys.Number(kFactor).value_or(keys.Number(kOldFactor).value_or(0));
+  // Files before types could only scale all positions.
+  const std::string type = keys.String(kType).value_or(factor != 0 ? "linear" : "none");
   json scaling = LongRopeJson(checkpoint, keys);
   if (scaling.is_null()) {
     if (type == "longrope") {
       keys.Refuse(kType,
                   fmt::format("without the tensors '{}' and '{}'", kLongFactors, kShortFactors));
     }
-    if (type == "none" || (type == "linear" && factor.value_or(1) == 1)) {
+    if (type == "none" || (type == "linear" && (factor == 0 || factor == 1))) {
       if (keys.Number("attention.temperature_scale").value_or(0) != 0) {
         keys.Refuse("attention.temperature_scale",
                     fmt::format("{} must be yarn", keys.Name(kType)));
@@ -119,7 +122,7 @@ json RopeScalingJsonOfGguf(const io::Checkpoint& checkpoint, const ArchitectureK
       }
     }
     scaling = {{"rope_type", type}};
-    if (factor) scaling["factor"] = *factor;
+    if (factor != 0) scaling["factor"] = factor;
     AddYarn(keys, &scaling);
   }
   if (const int64_t original = keys.Int("rope.scaling.original_context_length", kMaxContext, 0)) {

@@ -73,6 +73,18 @@ TEST_F(GgufConfig, RopeScaling) {
   EXPECT_EQ(yarn.max_context, 1024);
   EXPECT_EQ(Read(WithEmbeddings().Text("llama.rope.scaling.type", "none")).rope.scaling,
             RopeScaling::kNone);
+  // Files before types have a factor of all positions alone.
+  for (const char* key : {"llama.rope.scaling.factor", "llama.rope.scale_linear"}) {
+    const ModelConfig linear = Read(WithEmbeddings().Float(key, 4));
+    EXPECT_EQ(linear.rope.scaling, RopeScaling::kLinear) << key;
+    EXPECT_EQ(linear.rope.factor, 4) << key;
+    EXPECT_EQ(Read(WithEmbeddings().Float(key, 0)).rope.scaling, RopeScaling::kNone) << key;
+  }
+  EXPECT_EQ(Read(WithEmbeddings()
+                     .Text("llama.rope.scaling.type", "none")
+                     .Float("llama.rope.scaling.factor", 4))
+                .rope.scaling,
+            RopeScaling::kNone);
   EXPECT_ERROR(Read(WithEmbeddings().Text("llama.rope.scaling.type", "longrope")), Unsupported,
                "longrope");
   // The tensors' data are zeros.
