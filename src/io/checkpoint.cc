@@ -159,6 +159,17 @@ void Checkpoint::AddGguf() {
     throw FileError("{}: is part {} of {}: name the first, {}", path_.string(), part + 1, count,
                     SplitFile(path_, 0, count).string());
   }
+  std::vector<std::string> missing;
+  std::error_code ignored;
+  for (int64_t i = 1; i < count; ++i) {
+    const fs::path file = SplitFile(path_, i, count);
+    if (!fs::exists(file, ignored)) missing.push_back(file.filename().string());
+  }
+  if (!missing.empty()) {
+    throw FileError(
+        "{}: {} of the {} files of the model {} missing, e.g. {}: the download is not complete",
+        path_.string(), missing.size(), count, missing.size() == 1 ? "is" : "are", missing.front());
+  }
   for (int64_t i = 1; i < count; ++i) {
     const fs::path file = SplitFile(path_, i, count);
     auto next = std::make_unique<Gguf>(file);

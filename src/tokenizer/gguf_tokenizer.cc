@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -111,6 +112,11 @@ std::optional<size_t> SpecialId(const io::Gguf& gguf, const char* key, size_t to
     gguf.fields().Fail(key, fmt::format("is not one of the {} tokens", tokens));
   }
   return static_cast<size_t>(*id);
+}
+
+bool NamesToken(const io::Gguf& gguf, const char* key, size_t tokens) {
+  const auto id = gguf.fields().Int(key, INT64_MIN, INT64_MAX);
+  return id && *id >= 0 && static_cast<size_t>(*id) < tokens;
 }
 
 Json AddedTokenList(const std::vector<Token>& tokens) {
@@ -292,17 +298,22 @@ Json TokenizerJsonOfGguf(const io::Gguf& gguf) {
 }
 
 Json TokenizerConfigOfGguf(const io::Gguf& gguf) {
-  constexpr std::array<std::pair<const char*, const char*>, 4> kNamed = {{
-      {"bos_token", "tokenizer.ggml.bos_token_id"},
-      {"eos_token", "tokenizer.ggml.eos_token_id"},
-      {"unk_token", "tokenizer.ggml.unknown_token_id"},
-      {"pad_token", "tokenizer.ggml.padding_token_id"},
+  struct Named {
+    const char *name, *key;
+    bool may_be_none;  // a file may have a number for it that no token has, such as 2^32 - 1
+  };
+  constexpr std::array<Named, 4> kNamed = {{
+      {"bos_token", "tokenizer.ggml.bos_token_id", false},
+      {"eos_token", "tokenizer.ggml.eos_token_id", false},
+      {"unk_token", "tokenizer.ggml.unknown_token_id", true},
+      {"pad_token", "tokenizer.ggml.padding_token_id", true},
   }};
   constexpr const char* kTemplate = "tokenizer.chat_template";
   Json config = Json::object();
   if (gguf.HasArray(kTokens)) {
     const std::vector<std::string_view> tokens = gguf.Strings(kTokens);
-    for (const auto& [name, key] : kNamed) {
+    for (const auto& [name, key, may_be_none] : kNamed) {
+      if (may_be_none && !NamesToken(gguf, key, tokens.size())) continue;
       if (const auto id = SpecialId(gguf, key, tokens.size())) {
         config[name] = RepairUtf8(tokens[*id]);
       }

@@ -315,7 +315,8 @@ TEST_F(SplitGguf, HasTheTensorsOfAllFiles) {
 
 TEST_F(SplitGguf, RefusesPartsThatDoNotFit) {
   const auto first = Write("m-00001-of-00002.gguf", 0, 2, "a");
-  EXPECT_ERROR(Checkpoint{first}, FileError, "m-00002-of-00002.gguf", "No such file");
+  EXPECT_ERROR(Checkpoint{first}, FileError, "1 of the 2 files of the model is missing",
+               "m-00002-of-00002.gguf", "download");
   const auto second = Write("m-00002-of-00002.gguf", 1, 2, "a");
   EXPECT_ERROR(Checkpoint{second}, FileError, "part 2 of 2", "name the first", "m-00001-of-00002");
   EXPECT_ERROR(Checkpoint{first}, FileError, "tensor 'a' is also in", "m-00001-of-00002");

@@ -155,6 +155,17 @@ TEST_F(GgufTokenizer, ChatTemplates) {
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->Apply({{{"role", "user"}, {"content", "x"}}}), "<s>x");
   EXPECT_EQ(found->Source(true), "tools");
+  // Numbers that mean no token.
+  for (const char* key : {"tokenizer.ggml.padding_token_id", "tokenizer.ggml.unknown_token_id"}) {
+    const GgufBytes bytes = ByteLevel("smollm")
+                                .Number(key, 0xffffffff)
+                                .Text("tokenizer.chat_template",
+                                      "{{ pad_token }}{{ unk_token }}{{ messages[0].content }}");
+    EXPECT_EQ(ChatTemplate::FindIn(Write(bytes))->Apply({{{"role", "user"}, {"content", "x"}}}),
+              "x")
+        << key;
+    EXPECT_THAT(Load(bytes)->Encode("a"), ElementsAre(1)) << key;
+  }
   EXPECT_ERROR(ChatTemplate::FindIn(Write(GgufBytes().Text("tokenizer.chat_template", "{% x"))),
                FileError, "m.gguf", "chat_template");
 }
