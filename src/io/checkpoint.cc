@@ -145,6 +145,7 @@ void Checkpoint::AddIndexed(const fs::path& index_path) {
 void Checkpoint::AddGguf() {
   auto first = std::make_unique<Gguf>(path_);
   gguf_ = first.get();
+  RefuseOtherGguf(gguf_->fields());
   const int64_t count = gguf_->fields().Int("split.count", 0, kMaxFiles).value_or(0);
   const int64_t part = gguf_->fields().Int("split.no", 0, kMaxFiles).value_or(0);
   Add(std::move(first));

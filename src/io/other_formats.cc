@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <initializer_list>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -79,6 +81,21 @@ std::string UnreadQuantization(const fs::path& model) {
         name);
   }
   return "";
+}
+
+void RefuseOtherGguf(const JsonFields& fields) {
+  constexpr const char* kFileType = "general.type";
+  constexpr std::array<std::pair<std::string_view, const char*>, 3> kOthers = {{
+      {"adapter",
+       "it is an adapter (LoRA), not a model: merge it into its model with llama.cpp's "
+       "llama-export-lora"},
+      {"mmproj", "it is what reads images for a model: name the file of the model itself"},
+      {"imatrix", "it tells how to quantize a model: name the file of the model itself"},
+  }};
+  const std::string type = fields.String(kFileType).value_or("model");
+  for (const auto& [other, reason] : kOthers) {
+    if (type == other) fields.Refuse(kFileType, reason);
+  }
 }
 
 void RefuseLfsPointer(std::string_view text, const std::string& name) {

@@ -15,6 +15,11 @@ std::string OtherFormat(const std::filesystem::path& directory);
 // than config.json says that weights are quantized: ": hf_quant_config.json says ...". Else empty.
 std::string UnreadQuantization(const std::filesystem::path& model);
 
+class JsonFields;
+
+// Throws Unsupported for the metadata of a GGUF file that is no model, such as an adapter.
+void RefuseOtherGguf(const JsonFields& fields);
+
 // Throws FileError where `text` is what Git leaves in the place of a large file. `name` begins the
 // message.
 void RefuseLfsPointer(std::string_view text, const std::string& name);

@@ -103,22 +103,6 @@ bool RotatesShare(std::string_view architecture) {
          architecture == kGlm4Moe || architecture == kMiniMaxM2 || architecture == "nemotron";
 }
 
-// Files in this format that are no models.
-void RefuseOtherFiles(const io::JsonFields& fields) {
-  constexpr const char* kFileType = "general.type";
-  constexpr std::array<std::pair<std::string_view, const char*>, 3> kOthers = {{
-      {"adapter",
-       "it is an adapter (LoRA), not a model: merge it into its model with llama.cpp's "
-       "llama-export-lora"},
-      {"mmproj", "it is what reads images for a model: name the file of the model itself"},
-      {"imatrix", "it tells how to quantize a model: name the file of the model itself"},
-  }};
-  const std::string type = fields.String(kFileType).value_or("model");
-  for (const auto& [other, reason] : kOthers) {
-    if (type == other) fields.Refuse(kFileType, reason);
-  }
-}
-
 // The value of "architectures" in config.json.
 std::string_view Architecture(const io::JsonFields& fields) {
   const std::string name = fields.RequiredString("general.architecture");
@@ -280,7 +264,6 @@ void RefuseVariants(const io::Gguf& gguf, const ArchitectureKeys& keys) {
 json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
   const io::Gguf& gguf = *checkpoint.gguf();
   const io::JsonFields& fields = gguf.fields();
-  RefuseOtherFiles(fields);
   const std::string_view architecture = Architecture(fields);
   const ArchitectureKeys keys(fields, *fields.String("general.architecture"));
   const bool has_experts = keys.Int("expert_count", kMaxWidth, 0) > 0;

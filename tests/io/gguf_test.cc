@@ -303,6 +303,20 @@ TEST(GgufExperts, AreLimited) {
   EXPECT_ERROR(Checkpoint{file}, FileError, "ffn_gate_exps.weight", "262144 matrices of experts");
 }
 
+TEST(GgufFiles, ThatAreNoModelsAreRefused) {
+  const TemporaryDirectory directory;
+  for (const auto& [type, advice] : {std::pair("adapter", "merge it into its model"),
+                                     {"mmproj", "name the file of the model"},
+                                     {"imatrix", "name the file of the model"}}) {
+    const auto file = directory.Write("m.gguf", GgufBytes()
+                                                    .Text("general.architecture", "llama")
+                                                    .Text("general.type", type)
+                                                    .Tensor("blk.0.attn_q.weight.a", {16}, kF32, 0)
+                                                    .Build(std::string(64, '\0')));
+    EXPECT_ERROR(Checkpoint{file}, Unsupported, "m.gguf", "general.type", type, advice);
+  }
+}
+
 TEST_F(SplitGguf, HasTheTensorsOfAllFiles) {
   const auto first = Write("m-00001-of-00002.gguf", 0, 2, "");
   Write("m-00002-of-00002.gguf", 1, 2, "token_embd.weight");
