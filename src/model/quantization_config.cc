@@ -43,9 +43,10 @@ int64_t Bits(const io::JsonFields& fields, std::string_view key,
   return bits;
 }
 
-// Columns that share a scale; 0: all, for which configs have -1.
+// Columns that share a scale; 0: all, for which configs have -1. GPTQ and AWQ have 128 where the
+// config does not say.
 int64_t GroupSize(const io::JsonFields& fields) {
-  const int64_t size = fields.RequiredInt("group_size", -1, kMaxWidth);
+  const int64_t size = fields.Int("group_size", -1, kMaxWidth).value_or(128);
   if (size == 0) fields.Fail("group_size", "must be positive, or -1 for one group");
   return size < 0 ? 0 : size;
 }
@@ -65,18 +66,25 @@ QuantizationConfig ParseFp8(const io::JsonFields& fields) {
   QuantizationConfig config{.layout = Layout::kFp8};
   if (ReadBlock(fields, "weight_block_size", &config)) {
     config.scale_name = "weight_scale_inv";
-  } else {
-    config.scale_rows = 0;
+    return config;
   }
+  // Without the field scales may be those of whole matrices or, as in Transformers, of such blocks.
+  config.bits = 0;
+  config.scale_rows = config.scale_cols = 128;
   return config;
 }
 
 QuantizationConfig ParseAwq(const io::JsonFields& fields) {
-  AllowOnly(fields, "version", {"gemm", "GEMM"});
+  for (const char* key : {"version", "format", "checkpoint_format"}) {
+    AllowOnly(fields, key, {"gemm", "GEMM"});
+  }
+  if (fields.String("backend") == "llm-awq") {
+    fields.Refuse("backend", "its matrices are packed in another way; use a model of version gemm");
+  }
   AllowOnly(fields, "zero_point", {true});
   return {.layout = Layout::kAwq,
           .scale_name = "scales",
-          .bits = Bits(fields, "bits", {4}),
+          .bits = fields.Has("bits") ? Bits(fields, "bits", {4}) : 4,
           .scale_cols = GroupSize(fields),
           .symmetric = false};
 }
@@ -127,7 +135,10 @@ QuantizationConfig ParseCompressedWeights(const io::JsonFields& fields, std::str
   const std::string strategy = fields.RequiredString("strategy");
   AllowOnly(fields, "strategy", {"tensor", "channel", "group", "block"});
   if (strategy == "tensor") config.scale_rows = 0;
-  if (strategy == "group") config.scale_cols = GroupSize(fields);
+  if (strategy == "group") {
+    fields.RequiredInt("group_size", -1, kMaxWidth);
+    config.scale_cols = GroupSize(fields);
+  }
   if (strategy == "block" && !ReadBlock(fields, "block_structure", &config)) {
     fields.Fail("block_structure", "blocks need a size");
   }

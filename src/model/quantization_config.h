@@ -23,8 +23,9 @@ struct QuantizationConfig {
   };
   Layout layout = Layout::kFp8;
   std::string_view scale_name = "weight_scale";
-  // 0: layout, bits, zeros and what shares a scale are as a matrix's tensors show them. Of scales
-  // of blocks these have the sizes below, and there are codes of zero if not symmetric.
+  // 0: what shares a scale is as a matrix's tensors show it and, with kRows, so are layout, bits
+  // and zeros. Of scales of blocks these have the sizes below; there are codes of zero if not
+  // symmetric.
   int64_t bits = 8;
   // A scale is shared by so many rows and columns of a matrix; 0: by all.
   int64_t scale_rows = 1;

@@ -92,6 +92,19 @@ class QuantizedCheckpointTest(unittest.TestCase):
                 got = self.logits(model.write(self.directory / "model"), "--dtype", "f32")
                 np.testing.assert_array_equal(got, expected)
 
+    def test_what_configs_leave_out(self):
+        """Transformers' classes have groups of 128 columns and blocks of 128 x 128."""
+        for name, key in (("gptq", "group_size"), ("awq 128", "group_size"), ("awq 128", "bits"),
+                          ("fp8 blocks", "weight_block_size"), ("several fp8 blocks", "weight_block_size")):
+            with self.subTest(format=name, without=key):
+                several = name.startswith("several")
+                model = Model(self.chance, fp8(), write_fp8, {"block": (128, 128)}, 264, 160) if several else self.make(name)
+                stated = model.config["quantization_config"]
+                model.config["quantization_config"] = {of: value for of, value in stated.items() if of != key}
+                expected = self.logits(model.write_plain(self.directory / "plain"), "--dtype", "f32")
+                got = self.logits(model.write(self.directory / "model"), "--dtype", "f32")
+                np.testing.assert_array_equal(got, expected)
+
     def test_quantized_output_matrix_and_shards(self):
         model = self.make("pack-quantized per channel")
         model.tensors.pop("lm_head.weight")
@@ -212,7 +225,8 @@ class QuantizedCheckpointTest(unittest.TestCase):
             (fp8(weight_block_size=[]), "weight_block_size' = []"),
             (awq(version="gemv"), "version' = \"gemv\""), (awq(bits=8), "bits' = 8"),
             (awq(zero_point=False), "zero_point' = false"), (awq(group_size=0), "group_size' = 0"),
-            (awq(group_size="128"), "group_size' = \"128\""), (awq(group_size=None), "group_size' is missing"),
+            (awq(group_size="128"), "group_size' = \"128\""), (awq(format="gemv"), "format' = \"gemv\""),
+            (awq(backend="llm-awq"), "backend' = \"llm-awq\""),
             (gptq(bits=3), "bits' = 3"), (gptq(bits=2), "bits' = 2"), (gptq(group_size=0), "group_size' = 0"),
             (gptq(group_size=-2), "group_size' = -2"), (gptq(checkpoint_format="marlin"), "checkpoint_format' = \"marlin\""),
             (gptq(is_marlin_format=True), "is_marlin_format' = true"), (gptq(sym="yes"), "sym' = \"yes\""),
@@ -220,6 +234,7 @@ class QuantizedCheckpointTest(unittest.TestCase):
             (compressed("nvfp4-pack-quantized", "group"), "format' = \"nvfp4-pack-quantized\""),
             (compressed("pack-quantized", "channel", 3), "config_groups.group_0.weights.num_bits' = 3"),
             (compressed("pack-quantized", "group", group_size=0), "weights.group_size' = 0"),
+            (compressed("pack-quantized", "group"), "weights.group_size' is missing"),
             (compressed("pack-quantized", "tensor_group"), "weights.strategy' = \"tensor_group\""),
             (compressed("pack-quantized", "channel", actorder="new"), "weights.actorder' = \"new\""),
             (compressed("float-quantized", "channel", 8, symmetric=False), "weights.symmetric' = false"),
