@@ -90,7 +90,12 @@ std::unique_ptr<QuantizedMatrix> QuantizedMatrix::Find(const io::Checkpoint& che
   if (!name.ends_with(kWeight)) return nullptr;
   const std::string module = name.substr(0, name.size() - kWeight.size() + 1);
   const io::TensorInfo* weight = checkpoint.Find(name).info;
-  if (weight != nullptr && HasPlainValues(*weight)) return nullptr;
+  if (weight != nullptr && HasPlainValues(*weight)) {
+    const std::string divisors = DivisorsOf(stated, module);
+    if (checkpoint.Find(divisors).info == nullptr) return nullptr;
+    throw Unsupported("{}: tensor '{}' scales what '{}' reads, which is not quantized",
+                      checkpoint.path().string(), divisors, name);
+  }
   const QuantizationConfig config =
       stated.bits == 0 ? ShownByTensors(checkpoint, stated, module, rows, cols) : stated;
   if (checkpoint.Find(module + std::string(CodesName(config.layout))).info == nullptr) {
@@ -208,12 +213,8 @@ void QuantizedMatrix::TakeGroups(const io::Checkpoint& checkpoint, const std::st
   }
 }
 
-// AWQ divides what an activation function gives by scales where the matrix before it cannot have
-// them, as in StarCoder2. Here the columns that they meet are divided.
 void QuantizedMatrix::TakeDivisors(const io::Checkpoint& checkpoint, const std::string& module) {
-  constexpr std::string_view kDown = "c_proj.";
-  if (config_.layout != Layout::kAwq || !module.ends_with(kDown)) return;
-  const std::string name = module.substr(0, module.size() - kDown.size()) + "act.scales";
+  const std::string name = DivisorsOf(config_, module);
   if (checkpoint.Find(name).info == nullptr) return;
   const std::byte* data = Take(checkpoint, name, {"F16", "BF16", "F32"}, {cols_});
   divisors_.resize(static_cast<size_t>(cols_));

@@ -22,8 +22,8 @@ class QuantizedMatrix final : public StoredMatrix {
  public:
   // The matrix whose plain tensor would be `name`, "….weight" [rows, cols]. Null: there is such a
   // plain tensor, or none of the matrix at all. Throws FileError for tensors that are missing or do
-  // not fit the matrix, and for a g_idx that names no group. The checkpoint must outlive the
-  // result.
+  // not fit the matrix, and for a g_idx that names no group; Unsupported for a plain matrix whose
+  // columns have divisors. The checkpoint must outlive the result.
   static std::unique_ptr<QuantizedMatrix> Find(const io::Checkpoint& checkpoint,
                                                const QuantizationConfig& config,
                                                const std::string& name, int64_t rows, int64_t cols);

@@ -1,6 +1,7 @@
 #include "model/shown_quantization.h"
 
 #include <algorithm>
+#include <string_view>
 #include <vector>
 
 namespace litecache::model {
@@ -35,6 +36,12 @@ QuantizationConfig ShownByTensors(const io::Checkpoint& checkpoint,
     config.scale_cols = cols / shape[1];
   }
   return config;
+}
+
+std::string DivisorsOf(const QuantizationConfig& config, const std::string& module) {
+  constexpr std::string_view kDown = "c_proj.";
+  if (config.layout != Layout::kAwq || !module.ends_with(kDown)) return "";
+  return module.substr(0, module.size() - kDown.size()) + "act.scales";
 }
 
 }  // namespace litecache::model

@@ -1,4 +1,4 @@
-// How a matrix is quantized, where the config of its directory leaves that to the tensors.
+// How a matrix is quantized, where the config of its directory does not say it.
 #pragma once
 
 #include <cstdint>
@@ -15,5 +15,10 @@ namespace litecache::model {
 QuantizationConfig ShownByTensors(const io::Checkpoint& checkpoint,
                                   const QuantizationConfig& stated, const std::string& module,
                                   int64_t rows, int64_t cols);
+
+// The tensor by which the columns of the matrix of such a module are divided, if there is one. AWQ
+// divides what an activation function gives by scales where the matrix before it cannot have them,
+// as in StarCoder2; here the columns that they meet are. Empty: not of this module.
+std::string DivisorsOf(const QuantizationConfig& config, const std::string& module);
 
 }  // namespace litecache::model

@@ -206,6 +206,10 @@ class QuantizedCheckpointTest(unittest.TestCase):
             results += [self.logits(path, "--dtype", "f32"), self.logits(path)]
         np.testing.assert_array_equal(results[2], results[0])
         self.assertLess(distance(results[3], results[0]), 0.03)
+        write_safetensors(path / "model.safetensors", quantized | {of: plain[of] for of in plain if "c_proj" in of})
+        result = self.run_program("inspect", "--model", path, "--device", "cpu")
+        self.assertEqual(result.returncode, 1, result.stdout)
+        self.assertIn("mlp.act.scales' scales what 'model.layers.0.mlp.c_proj.weight' reads", result.stderr)
 
     def error_of(self, model):
         model.write(self.directory / "model")
