@@ -75,7 +75,7 @@ struct Layout {
 // Asks for what is read some slices later: the hardware's prefetchers stop at the end of a page.
 template <class Format>
 LC_INLINE void Prefetch(const std::byte* slice) {
-  constexpr int64_t kAhead = 2048, kLine = 64;
+  constexpr int64_t kAhead = 4096, kLine = 64;
   for (int64_t i = 0; i < Format::kSliceBytes; i += kLine) {
     __builtin_prefetch(slice + i + kAhead);
   }
