@@ -184,8 +184,8 @@ void DirectoryQuantizer::WriteConfig(const fs::path& directory) const {
   io::JsonLimits limits;
   auto config = io::ParseLimitedJson<nlohmann::ordered_json>(io::ReadTextFile(path), &limits);
   config["quantization_config"] = CompressedConfig(Groups(), Ignored());
-  // Where the weights have another head than the config says (own_head.h), it is no longer told by
-  // its values.
+  // A head that the config ties is told from the embeddings by its values (own_head.h), which
+  // quantizing changes.
   if (!plan_.ties_embeddings()) config["tie_word_embeddings"] = false;
   io::WriteFileAtomically(directory / "config.json", config.dump(2) + "\n");
 }
