@@ -86,6 +86,10 @@ class Harness {
   float scale() const { return scale_; }
   // Number of steps issued on some of the GPU's SMs, while the pulls used others.
   int steps_apart() const { return steps_apart_; }
+  // Values of the outputs, and those that were not compared: where rounding decides which rows a
+  // resident head selects, which cannot be seen.
+  int64_t values() const { return values_; }
+  int64_t uncertain() const { return uncertain_; }
   // Whether this machine's GPU and driver support such steps; if not, sets *why_not.
   bool CanSetSmsApart(std::string* why_not);
 
@@ -108,6 +112,7 @@ class Harness {
   QuerySource source_;
   float scale_;
   int steps_apart_ = 0;
+  int64_t values_ = 0, uncertain_ = 0;
   Charges charges_;
 };
 

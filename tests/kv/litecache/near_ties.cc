@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/dtype.h"
 #include "kv/retrieve/retrievers.h"
@@ -325,15 +326,31 @@ std::vector<Interval> ScoreIntervals(const Layout& layout, const KvOptions& opti
   return {};
 }
 
-bool CanBeNeeded(std::span<const Interval> intervals, double needed, int64_t fewest, int64_t k,
-                 std::span<const int32_t> selected) {
+namespace {
+
+// The least and the largest number of tokens whose scores may reach `needed`.
+std::pair<int64_t, int64_t> NeededCounts(std::span<const Interval> intervals, double needed,
+                                         int64_t fewest, int64_t k) {
   int64_t least = 0, most = 0;
   for (const Interval& x : intervals) {
     least += x.low * (1 - kRounding) >= needed ? 1 : 0;
     most += x.high * (1 + kRounding) >= needed ? 1 : 0;
   }
+  return {std::clamp(least, fewest, k), std::clamp(most, fewest, k)};
+}
+
+}  // namespace
+
+bool CanBeNeeded(std::span<const Interval> intervals, double needed, int64_t fewest, int64_t k,
+                 std::span<const int32_t> selected) {
+  const auto [least, most] = NeededCounts(intervals, needed, fewest, k);
   const auto count = static_cast<int64_t>(selected.size());
-  return count >= std::clamp(least, fewest, k) && count <= std::clamp(most, fewest, k);
+  return count >= least && count <= most;
+}
+
+bool IsOnlyNeeded(std::span<const Interval> intervals, double needed, int64_t fewest, int64_t k) {
+  const auto [least, most] = NeededCounts(intervals, needed, fewest, k);
+  return least == most;
 }
 
 bool CanBeBest(std::span<const Interval> intervals, int64_t begin, int64_t k,
@@ -351,6 +368,24 @@ bool CanBeBest(std::span<const Interval> intervals, int64_t begin, int64_t k,
     }
   }
   return next == selected.size() && least >= left;
+}
+
+bool IsOnlyBest(std::span<const Interval> intervals, int64_t begin,
+                std::span<const int32_t> selected) {
+  std::vector<Interval> chosen, left;
+  size_t next = 0;
+  for (size_t i = 0; i < intervals.size(); ++i) {
+    const bool is_chosen =
+        next < selected.size() && selected[next] == begin + static_cast<int64_t>(i);
+    (is_chosen ? chosen : left).push_back(intervals[i]);
+    next += is_chosen ? 1 : 0;
+  }
+  return std::ranges::all_of(chosen, [&](const Interval& a) {
+    return std::ranges::all_of(left, [&](const Interval& b) {
+      return (a.low == b.low && a.high == b.high) ||
+             a.low - std::abs(a.low) * kRounding > b.high + std::abs(b.high) * kRounding;
+    });
+  });
 }
 
 }  // namespace litecache::kv

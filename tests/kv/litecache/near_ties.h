@@ -35,9 +35,17 @@ std::vector<Interval> ScoreIntervals(const Layout& layout, const KvOptions& opti
 bool CanBeBest(std::span<const Interval> intervals, int64_t begin, int64_t k,
                std::span<const int32_t> selected);
 
+// Whether no other selection than `selected` can be the best, however f32 rounds: for selections
+// that cannot be seen. Rows whose intervals are equal have equal scores, of which the first ones
+// are selected.
+bool IsOnlyBest(std::span<const Interval> intervals, int64_t begin,
+                std::span<const int32_t> selected);
+
 // Whether as many tokens as `selected` has can be those whose scores reach `needed`, at least
 // `fewest` and at most k.
 bool CanBeNeeded(std::span<const Interval> intervals, double needed, int64_t fewest, int64_t k,
                  std::span<const int32_t> selected);
+// Whether only one number of tokens can be that.
+bool IsOnlyNeeded(std::span<const Interval> intervals, double needed, int64_t fewest, int64_t k);
 
 }  // namespace litecache::kv

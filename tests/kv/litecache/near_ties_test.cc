@@ -64,7 +64,7 @@ Selected SelectRandomly(std::mt19937_64& random, const Layout& layout, const KvO
 
 TEST(NearTies, HoldTheChoiceAndNoOther) {
   std::mt19937_64 random = testing::TestRandom();
-  int64_t swaps = 0, refused = 0;
+  int64_t swaps = 0, refused = 0, only = 0;
   for (int round = 0; round < testing::Rounds(40); ++round) {
     const Layout layout{.layers = 1,
                         .q_heads = 1 + static_cast<int64_t>(random() % 4),
@@ -92,17 +92,47 @@ TEST(NearTies, HoldTheChoiceAndNoOther) {
     const int32_t worst =
         *std::min_element(got.positions.begin(), got.positions.end(),
                           [&](int32_t a, int32_t b) { return middle(a) < middle(b); });
+    const bool is_only = IsOnlyBest(got.intervals, 0, got.positions);
+    only += is_only;
     for (int32_t t = 0; t < kTokens; ++t) {
       if (std::binary_search(got.positions.begin(), got.positions.end(), t)) continue;
       std::vector<int32_t> other = got.positions;
       std::replace(other.begin(), other.end(), worst, t);
       std::sort(other.begin(), other.end());
       ++swaps;
-      refused += !CanBeBest(got.intervals, 0, k, other);
+      const bool is_refused = !CanBeBest(got.intervals, 0, k, other);
+      refused += is_refused;
+      // Of rows with equal scores the first ones are selected.
+      const Interval &a = got.intervals[static_cast<size_t>(t)],
+                     &b = got.intervals[static_cast<size_t>(worst)];
+      if (is_only && (a.low != b.low || a.high != b.high)) {
+        EXPECT_TRUE(is_refused);
+      }
     }
   }
   // Without norms many rows have equal scores, and each of those is equally good.
   EXPECT_GT(refused, swaps * 95 / 100) << "of " << swaps;
+  if (testing::Rounds(40) >= 40) {
+    EXPECT_GT(only, 20);
+  }
+}
+
+TEST(NearTies, AChoiceThatRoundingDecidesIsNotTheOnlyOne) {
+  const Interval high{3, 3}, low{1, 1}, equal{2, 2}, wide{1.9, 2.1}, near{2 + 1e-5, 2 + 1e-5};
+  const std::vector<int32_t> two = {10, 11};
+  const auto is_only = [&](const std::vector<Interval>& x) { return IsOnlyBest(x, 10, two); };
+  EXPECT_TRUE(is_only({high, equal, low}));
+  EXPECT_TRUE(is_only({high, equal, equal, low}));  // the first of the equal ones
+  EXPECT_FALSE(is_only({high, wide, equal}));
+  EXPECT_FALSE(is_only({high, equal, wide}));
+  EXPECT_FALSE(is_only({high, near, equal}));
+  EXPECT_FALSE(is_only({high, low, equal}));  // not the best at all
+
+  const std::vector<Interval> scores = {high, wide, low};
+  EXPECT_TRUE(IsOnlyNeeded(scores, 2.5, 0, 3));
+  EXPECT_FALSE(IsOnlyNeeded(scores, 2, 0, 3));
+  EXPECT_TRUE(IsOnlyNeeded(scores, 2, 2, 3));
+  EXPECT_TRUE(IsOnlyNeeded(scores, 2, 0, 1));
 }
 
 TEST(NearTies, AreWideOnlyWhereRoundingDecides) {

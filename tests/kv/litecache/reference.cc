@@ -217,8 +217,9 @@ void Reference::Decode(SequenceId id, int64_t layer, bool keeps_rows, const floa
       // What it has.
     } else if (settings.resident) {
       const bool all = settings.dense || fits;
+      state.certain = true;
       state.cached = TopK(layer, head, state, keys, exact_query, scale, sink, n - recent,
-                          all ? n : rows_for(n), nullptr);
+                          all ? n : rows_for(n), nullptr, &state.certain);
     } else {
       if (!state.filled) {
         // Step 0: the prompt's last query.
@@ -276,6 +277,9 @@ void Reference::Decode(SequenceId id, int64_t layer, bool keeps_rows, const floa
         state, {visible.begin(), visible.end()},
         [&](int32_t t) { return coded && (t < state.filled_at || cached.count(t) != 0); }, query,
         scale, out + head * group_ * d);
+    if (settings.resident && !state.certain) {
+      std::fill_n(out + head * group_ * d, group_ * d, std::nan(""));
+    }
   }
 }
 

@@ -76,6 +76,7 @@ class Reference {
     int64_t filled_at = 0;        // tokens before this one came from the store
     Vector label;                 // [group * head_dim]
     std::vector<int32_t> cached;  // ascending
+    bool certain = true;          // a resident head's rows, which cannot be seen
     int64_t window_begin = 0;     // first token after the range of the last retrieval
     int64_t cached_end = 0;       // and of all retrievals whose rows may have a slot
   };
@@ -100,11 +101,12 @@ class Reference {
   Vector Round(const float* row) const;
   void Encode(int64_t layer, int64_t head, int64_t end, Head* state, bool given);
   // Top-k of [begin, end) for q, or all of them if there are no more than k. keys: those of the
-  // rows that an exact retriever reads.
+  // rows that an exact retriever reads. observed: what the cache under test has chosen; null: it
+  // cannot be seen. certain: set to whether no other choice is as good, but for rounding.
   std::vector<int32_t> TopK(int64_t layer, int64_t head, const Head& state,
                             const std::vector<Vector>& keys, const Vector& q, float scale,
                             int64_t begin, int64_t end, int64_t k,
-                            const std::vector<int32_t>* observed);
+                            const std::vector<int32_t>* observed, bool* certain = nullptr);
   double Similarity(int64_t layer, int64_t head, const Vector& q, const Vector& label) const;
   // Looks q up and selects rows if its similarity is not above tau, as QSAC does at a step of n
   // tokens. seen: whether the cache under test hit, for a similarity at the threshold; null:

@@ -23,7 +23,7 @@ constexpr double kTie = 2e-5;
 std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& state,
                                      const std::vector<Vector>& keys, const Vector& q, float scale,
                                      int64_t begin, int64_t end, int64_t k,
-                                     const std::vector<int32_t>* observed) {
+                                     const std::vector<int32_t>* observed, bool* certain) {
   std::vector<int32_t> all(static_cast<size_t>(std::max<int64_t>(end - begin, 0)));
   std::iota(all.begin(), all.end(), static_cast<int32_t>(begin));
   if (static_cast<int64_t>(all.size()) <= k) return all;
@@ -50,7 +50,7 @@ std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& st
                     .positions = positions.data()};
     retriever_->Select(*stream_, {&work, 1});
     positions.resize(static_cast<size_t>(work.count));
-    if (observed == nullptr || *observed == positions) return positions;
+    if (certain == nullptr && (observed == nullptr || *observed == positions)) return positions;
     // Another set is equally good if only rounding decides between the two.
     const std::span<const float> weights = retriever_->Weights(layer);
     const size_t of_head = weights.size() / static_cast<size_t>(layout_.kv_heads);
@@ -58,6 +58,12 @@ std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& st
         layout_, options_, weights.subspan(static_cast<size_t>(head) * of_head, of_head),
         std::span(state.encoded_keys).first(static_cast<size_t>(end)), begin, q,
         static_cast<double>(scale));
+    if (certain != nullptr) {
+      *certain =
+          intervals.empty() || ((fewest == 0 || IsOnlyNeeded(intervals, needed, fewest, k)) &&
+                                IsOnlyBest(intervals, begin, positions));
+    }
+    if (observed == nullptr || *observed == positions) return positions;
     if (fewest > 0 && !CanBeNeeded(intervals, needed, fewest, k, *observed)) return positions;
     const int64_t rows = fewest > 0 ? static_cast<int64_t>(observed->size()) : k;
     const bool tie = !intervals.empty() && CanBeBest(intervals, begin, rows, *observed);
@@ -96,6 +102,10 @@ std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& st
             : reaching(needed);
   }
   const double last = at(order[static_cast<size_t>(k - 1)]);
+  if (certain != nullptr) {
+    const double next = at(order[static_cast<size_t>(k)]);
+    *certain = last * (1 - kTie) > next * (1 + kTie);
+  }
   order.resize(static_cast<size_t>(k));
   std::sort(order.begin(), order.end());
   if (observed == nullptr || *observed == order) return order;

@@ -68,7 +68,7 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     GTEST_SKIP() << "no GPU: " << FindCudaDevices().reason;
   }
   std::mt19937_64 random = testing::TestRandom();
-  int64_t lookups = 0, hits = 0, verified = 0, corrected = 0;
+  int64_t lookups = 0, hits = 0, verified = 0, corrected = 0, values = 0, uncertain = 0;
   const int rounds = testing::Rounds(GetParam().rounds);
   for (int round = 0; round < rounds; ++round) {
     const int64_t group = 1 + static_cast<int64_t>(random() % 4);
@@ -148,6 +148,8 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     hits += harness.reference().hits();
     verified += harness.reference().verified();
     corrected += harness.reference().corrected();
+    values += harness.values();
+    uncertain += harness.uncertain();
     if (HasFailure()) return;
   }
   // Both outcomes occurred; with few rounds (LC_TEST_ROUNDS), one may be rare.
@@ -157,6 +159,7 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     EXPECT_GT(corrected, verified / 40);
     EXPECT_GT(verified - corrected, verified / 20);
   }
+  EXPECT_LT(uncertain, values / 50);
   RecordProperty("lookups", std::to_string(lookups));
   RecordProperty("hits", std::to_string(hits));
 }
