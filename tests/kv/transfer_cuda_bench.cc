@@ -1,6 +1,6 @@
 // Rates of the transfer engines against context length (CLO's Figure 13): rows of 512 bytes of 8
-// heads, 10% and 2% of the context. Also the pulls of a step at a million tokens: 3% of the rows,
-// as 8-bit codes, on all SMs and on 8 separate ones.
+// heads, 10% and 2% of the context. Also the pulls of a step, as 8-bit codes, on all SMs and on 8
+// separate ones: 3% of the rows of a million tokens, and what a layer brings by default at 128K.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -180,10 +181,10 @@ void Print(const std::string& name, double seconds, double bytes) {
   std::fflush(stdout);
 }
 
-// 30,000 rows per head out of a million tokens.
-void BenchMillion(Bench& bench, PinnedHost& host) {
+// `rows` rows per head out of `tokens` tokens of a store of a million.
+void BenchCodes(Bench& bench, PinnedHost& host, std::string_view prefix, int64_t tokens,
+                int32_t rows) {
   constexpr int64_t kTokens = 1000 * 1000;
-  constexpr int32_t kRows = 30000;
   Buffer store, slots;
   struct Case {
     RowEncoding encoding;
@@ -197,7 +198,7 @@ void BenchMillion(Bench& bench, PinnedHost& host) {
     format.scales_apart = format.has_scales();
     std::unique_ptr<TransferCase> of_rows;
     for (const bool apart : {false, true}) {
-      const std::string name = fmt::format("transfer 1M x 3%, {}{}{}", Name(encoding),
+      const std::string name = fmt::format("{}, {}{}{}", prefix, Name(encoding),
                                            kept ? " kept" : "", apart ? ", 8 SMs" : "");
       if (!bench.Wants(name)) continue;
       std::string reason;
@@ -211,7 +212,7 @@ void BenchMillion(Bench& bench, PinnedHost& host) {
         store =
             host.Allocate(static_cast<size_t>(kTokens + kPageRows) * kHeads * format.row_bytes());
         of_rows =
-            std::make_unique<TransferCase>(bench, store, &slots, format, kTokens, kTokens, kRows);
+            std::make_unique<TransferCase>(bench, store, &slots, format, kTokens, tokens, rows);
         if (kept) of_rows->KeepCodes();
       }
       const auto engine = kv::CreateTransferEngine(bench.gpu(), host, {.engine = "gpu-pull"});
@@ -278,7 +279,8 @@ void BenchTransfer(Bench& bench) {
       }
     }
   }
-  BenchMillion(bench, host);
+  BenchCodes(bench, host, "transfer 1M x 3%", 1000 * 1000, 30000);
+  BenchCodes(bench, host, "transfer 128K x 0.7%", 125 * 1000, 900);
 }
 
 const BenchTopic kTransfer("transfer", BenchTransfer);
