@@ -1,6 +1,8 @@
 // Handling of Ctrl-C.
 #pragma once
 
+#include <signal.h>
+
 namespace litecache::cli {
 
 // Installs the handler: without an InterruptScope, Ctrl-C clears a half-drawn progress bar and ends
@@ -15,14 +17,21 @@ void RestoreTerminalOnInterrupt(int descriptor, const char* text);
 // second ends the program as above. System calls that wait for input return with EINTR.
 class InterruptScope {
  public:
-  InterruptScope();
+  // terminated: SIGTERM does the same, for work that leaves files behind if it just ends.
+  explicit InterruptScope(bool terminated = false);
   ~InterruptScope();
   InterruptScope(const InterruptScope&) = delete;
   InterruptScope& operator=(const InterruptScope&) = delete;
 
   bool Interrupted() const;
+  // kInterrupted or kTerminated, once it is set.
+  int ExitCode() const;
   // Clears the flag.
   void Reset() const;
+
+ private:
+  const bool terminated_;
+  struct sigaction before_ = {};  // of SIGTERM
 };
 
 }  // namespace litecache::cli

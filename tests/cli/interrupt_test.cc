@@ -3,10 +3,13 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "cli/fixture_model.h"
 #include "cli/program.h"
+#include "source_directory.h"
+#include "temporary_directory.h"
 
 namespace litecache::testing {
 namespace {
@@ -38,6 +41,31 @@ TEST(Interrupt, JsonHoldsWhatThereIs) {
   EXPECT_EQ(result.exit_code, 130);
   const auto json = nlohmann::json::parse(result.out);
   EXPECT_EQ(json["stats"]["finish_reason"], "cancelled");
+}
+
+// Its output appears once it is whole; until then it lies in a directory beside it.
+TEST(Interrupt, AQuantizationLeavesNothing) {
+  const TemporaryDirectory directory;
+  const auto is_empty = [&] { return std::filesystem::is_empty(directory.path()); };
+  const std::string model = (SourceDirectory() / "models/litecache-demo-16m").string();
+  const std::string output = (directory.path() / "quantized").string();
+  for (const auto& [signal, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
+    ProgramResult result;
+    // On a busy machine the signal may come too late.
+    for (int attempt = 0; attempt < 20 && result.err.find("is not written") == std::string::npos;
+         ++attempt) {
+      std::filesystem::remove_all(output);
+      Program program(
+          {"quantize", "--model", model, "-o", output, "--type", "w4a16", "--threads", "1"}, {});
+      for (int i = 0; i < 30'000 && is_empty(); ++i) usleep(1'000);
+      ASSERT_FALSE(is_empty()) << program.err();
+      program.Signal(signal);
+      result = program.Finish();
+    }
+    EXPECT_EQ(result.exit_code, code) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("is not written"));
+    EXPECT_TRUE(is_empty());
+  }
 }
 
 }  // namespace

@@ -70,7 +70,7 @@ class QuantizeCommand final : public Command {
     if (file_size_.value > 0) options_.file_bytes = file_size_.value;
     const std::filesystem::path model = io::ResolveModel(flags_.model);
     ThreadPool pool(flags_.options.threads);
-    const InterruptScope interrupt;
+    const InterruptScope interrupt(/*terminated=*/true);
     std::optional<ProgressBar> bar;
     model::QuantizedDirectory result;
     try {
@@ -83,7 +83,7 @@ class QuantizeCommand final : public Command {
     } catch (const Interrupted&) {
       bar.reset();
       fmt::print(stderr, "interrupted: {} is not written\n", output_);
-      return kInterrupted;
+      return interrupt.ExitCode();
     }
     bar.reset();
     Report(result);
