@@ -1,11 +1,10 @@
 // Writes down the kernels that a program runs on NVIDIA GPUs, those of replayed graphs included, by
 // CUPTI's activity records. A library that the CUDA runtime loads into any program:
 //
-//   CUDA_INJECTION64_PATH=build/cuda/lab/libkernel_trace.so KERNEL_TRACE=FILE litecache-lab bench
-//   ...
+//   CUDA_INJECTION64_PATH=build/cuda/lab/libkernel_trace.so KERNEL_TRACE=FILE COMMAND
 //
-// A line a kernel, in the order in which CUPTI reports them, with tabs between: begin and end in
-// ns, stream, grid x block, registers of a thread, bytes of shared memory, name.
+// One line for each kernel, in the order in which CUPTI reports them, separated by tabs: begin and
+// end in ns, stream, grid x block, registers of a thread, bytes of shared memory, name.
 // kernel_trace.py shows what is in it. A step takes 2 to 4% longer while it is traced.
 #include <cupti.h>
 #include <cxxabi.h>

@@ -195,9 +195,8 @@ struct RowTiles {
             __shfl_sync(kAll, reinterpret_cast<unsigned long long>(own), first + r));
         const int part = c / kChunks, chunk = c % kChunks;
         const bool present = (attended >> r & 1) != 0 && chunk < chunks;
-        // 131,072 rows of bf16 in 1% less time than with lines that the L2 cache keeps.
-        CopyChunkOnce(stage + SwizzledOffset(r, c, kRowBytes),
-                      present ? row + (part * chunks + chunk) * 16 : any, present);
+        CopyChunk(stage + SwizzledOffset(r, c, kRowBytes),
+                  present ? row + (part * chunks + chunk) * 16 : any, present);
       }
     }
     CommitCopies();
