@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Shows the kernels that kernel_trace.cc has written down: how long each took, or one step from its first to its last.
+"""Shows the kernels that kernel_trace_cuda.cc has written down: how long each took, or one step from its first to its last.
 
     lab/tools/kernel_trace.py kernels.tsv              every kernel: how often, us on average, us in all
     lab/tools/kernel_trace.py kernels.tsv --step -2    one step (-1: the last), us from its begin; --step 0 is the first
