@@ -6,6 +6,7 @@
 
 namespace {
 std::atomic<int64_t> allocations = 0;
+std::atomic<bool> refuse_managed = false;
 }  // namespace
 
 // The linker's --wrap=NAME calls __wrap_NAME for NAME and makes NAME available as __real_NAME.
@@ -13,6 +14,7 @@ extern "C" {
 
 cudaError_t __real_cudaMalloc(void** memory, size_t bytes);
 cudaError_t __real_cudaHostAlloc(void** memory, size_t bytes, unsigned flags);
+cudaError_t __real_cudaMallocManaged(void** memory, size_t bytes, unsigned flags);
 cudaError_t __real_cudaHostRegister(void* memory, size_t bytes, unsigned flags);
 
 cudaError_t __wrap_cudaMalloc(void** memory, size_t bytes) {
@@ -22,6 +24,11 @@ cudaError_t __wrap_cudaMalloc(void** memory, size_t bytes) {
 cudaError_t __wrap_cudaHostAlloc(void** memory, size_t bytes, unsigned flags) {
   ++allocations;
   return __real_cudaHostAlloc(memory, bytes, flags);
+}
+cudaError_t __wrap_cudaMallocManaged(void** memory, size_t bytes, unsigned flags) {
+  ++allocations;
+  if (refuse_managed) return cudaErrorMemoryAllocation;
+  return __real_cudaMallocManaged(memory, bytes, flags);
 }
 cudaError_t __wrap_cudaHostRegister(void* memory, size_t bytes, unsigned flags) {
   ++allocations;
@@ -33,5 +40,6 @@ cudaError_t __wrap_cudaHostRegister(void* memory, size_t bytes, unsigned flags) 
 namespace litecache::testing {
 
 int64_t Allocations() { return allocations; }
+void RefuseManaged(bool refuse) { refuse_managed = refuse; }
 
 }  // namespace litecache::testing

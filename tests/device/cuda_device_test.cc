@@ -43,17 +43,25 @@ TEST_F(CudaDeviceTest, TooLittleMemoryIsAnErrorWithNumbers) {
 }
 
 TEST_F(CudaDeviceTest, PinnedMemoryIsGivenBack) {
-  PinnedHost host(*gpu_);
-  for (int i = 0; i < 20; ++i) {
-    // GPU and host see the same bytes, and every allocation is unpinned: otherwise a limit would be
-    // reached.
-    const Buffer memory = host.Allocate(size_t{256} << 20);
-    std::memset(memory.data(), i, 4096);
-    std::vector<unsigned char> seen(4096);
-    const Buffer device = gpu_->Allocate(4096);
-    gpu_->Copy(device.data(), memory.data(), 4096);
-    gpu_->Copy(seen.data(), device.data(), 4096);
-    EXPECT_EQ(seen, std::vector<unsigned char>(4096, static_cast<unsigned char>(i)));
+  for (const ReadBy reader : {ReadBy::kCopies, ReadBy::kKernels}) {
+    PinnedHost host(*gpu_, reader);
+    const uint64_t before = host.Info().free_memory;
+    for (int i = 0; i < 20; ++i) {
+      // GPU and host see the same bytes, and every allocation is given back: otherwise a limit
+      // would be reached.
+      const Buffer memory = host.Allocate(size_t{256} << 20);
+      std::memset(memory.data(), i, 4096);
+      std::vector<unsigned char> seen(4096);
+      const Buffer device = gpu_->Allocate(4096);
+      gpu_->Copy(device.data(), memory.data(), 4096);
+      gpu_->Copy(seen.data(), device.data(), 4096);
+      EXPECT_EQ(seen, std::vector<unsigned char>(4096, static_cast<unsigned char>(i)));
+      // What the GPU writes stays on the host.
+      gpu_->Zero(memory.as<std::byte>() + 8192, 4096);
+      EXPECT_EQ(memory.as<std::byte>()[12287], std::byte{0});
+    }
+    // Other programs use memory, too; what twenty allocations would have left is more.
+    EXPECT_GT(host.Info().free_memory + (uint64_t{4} << 30), before);
   }
   const auto mirror = gpu_->CreateMirror(1000);
   std::memset(mirror->host(), 7, 1000);
@@ -67,9 +75,11 @@ TEST_F(CudaDeviceTest, PinnedMemoryIsGivenBack) {
 }
 
 TEST_F(CudaDeviceTest, AnAddressSpaceThatIsFullRefusesAndGoesOn) {
-  PinnedHost host(*gpu_);
-  EXPECT_THROW(host.Allocate(size_t{1} << 50), CapacityError);
-  EXPECT_NE(host.Allocate(1 << 20).data(), nullptr);
+  for (const ReadBy reader : {ReadBy::kCopies, ReadBy::kKernels}) {
+    PinnedHost host(*gpu_, reader);
+    EXPECT_THROW(host.Allocate(size_t{1} << 50), CapacityError);
+    EXPECT_NE(host.Allocate(1 << 20).data(), nullptr);
+  }
 }
 
 // Many more steps than are kept, with memory that is freed in between; steps repeated early enough

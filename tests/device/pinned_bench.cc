@@ -25,11 +25,14 @@ void Print(const std::string& name, size_t slabs, const Make& make) {
 }
 
 void BenchPinned(Bench& bench) {
-  PinnedHost host(bench.gpu());
-  const size_t most = std::min<size_t>(host.Info().free_memory / 2, size_t{64} << 30) / kSlab;
-  const std::string ours = "pinned memory, slabs of 256 MiB";
+  const PinnedHost any(bench.gpu());
+  const size_t most = std::min<size_t>(any.Info().free_memory / 2, size_t{64} << 30) / kSlab;
   const std::string theirs = "pinned memory, cudaHostAlloc of 256 MiB";
-  if (bench.Wants(ours)) {
+  for (const ReadBy reader : {ReadBy::kCopies, ReadBy::kKernels}) {
+    PinnedHost host(bench.gpu(), reader);
+    const std::string ours = fmt::format("pinned memory for {}, slabs of 256 MiB",
+                                         reader == ReadBy::kCopies ? "copies" : "kernels");
+    if (!bench.Wants(ours)) continue;
     std::vector<Buffer> slabs;
     Print(ours, most, [&] { slabs.push_back(host.Allocate(kSlab)); });
   }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "device/count_allocations.h"
 #include "device/cuda/allocated.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_devices.h"
@@ -241,8 +242,8 @@ TEST_P(CoreGpuTest, PromptsBeginWithKeptPrefixes) {
   EXPECT_GE(later.core->Stats().prefix.tokens_loaded, 512);
 }
 
-// If memory cannot be pinned, requests that need it end with the reason, later requests are
-// answered, and no memory stays allocated.
+// If host memory for the GPU is refused, requests that need it end with the reason, later requests
+// are answered, and no memory stays allocated.
 TEST_P(CoreGpuTest, PinningThatIsRefusedEndsTheRequest) {
   const uint64_t before = AllocatedGpuMemory();
   {
@@ -252,13 +253,15 @@ TEST_P(CoreGpuTest, PinningThatIsRefusedEndsTheRequest) {
     const auto ask = [&] { return ReadAll(*rig.core->Submit(request)).front(); };
     for (int i = 0; i < 3; ++i) {
       const testing::RefusePinning refuse;
+      testing::RefuseManaged(true);
       const Answer answer = ask();
+      testing::RefuseManaged(false);
       if (GetParam() == "full") {  // needs no pinned memory
         EXPECT_EQ(answer.finish, FinishReason::kLength) << answer.error;
         continue;
       }
       EXPECT_EQ(answer.finish, FinishReason::kError);
-      EXPECT_NE(answer.error.find("could not be pinned"), std::string::npos) << answer.error;
+      EXPECT_NE(answer.error.find("of host memory"), std::string::npos) << answer.error;
     }
     const Answer answer = ask();
     EXPECT_EQ(answer.finish, FinishReason::kLength) << answer.error;

@@ -182,8 +182,8 @@ void Print(const std::string& name, double seconds, double bytes) {
 }
 
 // `rows` rows per head out of `tokens` tokens of a store of a million.
-void BenchCodes(Bench& bench, PinnedHost& host, std::string_view prefix, int64_t tokens,
-                int32_t rows) {
+void BenchCodes(Bench& bench, std::string_view prefix, int64_t tokens, int32_t rows) {
+  PinnedHost host(bench.gpu()), store_host(bench.gpu(), ReadBy::kKernels);
   constexpr int64_t kTokens = 1000 * 1000;
   Buffer store, slots;
   struct Case {
@@ -209,8 +209,8 @@ void BenchCodes(Bench& bench, PinnedHost& host, std::string_view prefix, int64_t
       }
       if (of_rows == nullptr) {
         store = Buffer();
-        store =
-            host.Allocate(static_cast<size_t>(kTokens + kPageRows) * kHeads * format.row_bytes());
+        store = store_host.Allocate(static_cast<size_t>(kTokens + kPageRows) * kHeads *
+                                    format.row_bytes());
         of_rows =
             std::make_unique<TransferCase>(bench, store, &slots, format, kTokens, tokens, rows);
         if (kept) of_rows->KeepCodes();
@@ -254,7 +254,7 @@ void BenchTransfer(Bench& bench) {
         {fmt::format("copy, {} threads", threads), {.engine = "copy", .threads = threads}, false});
   }
 
-  PinnedHost host(bench.gpu());
+  PinnedHost host(bench.gpu()), store_host(bench.gpu(), ReadBy::kKernels);
   Buffer store, slots;
   for (const int64_t context : {8, 16, 32, 64, 128}) {
     for (const int percent : {10, 2}) {
@@ -266,7 +266,8 @@ void BenchTransfer(Bench& bench) {
             fmt::format("transfer {}K x {}%, {}", context, percent, variant.name);
         if (!bench.Wants(name)) continue;
         if (store.size() == 0) {
-          store = host.Allocate(static_cast<size_t>(kStoreTokens) * kHeads * 2 * kHeadDim * 2);
+          store =
+              store_host.Allocate(static_cast<size_t>(kStoreTokens) * kHeads * 2 * kHeadDim * 2);
         }
         if (of_rows == nullptr) {
           of_rows = std::make_unique<TransferCase>(bench, store, &slots,
@@ -279,8 +280,8 @@ void BenchTransfer(Bench& bench) {
       }
     }
   }
-  BenchCodes(bench, host, "transfer 1M x 3%", 1000 * 1000, 30000);
-  BenchCodes(bench, host, "transfer 128K x 0.7%", 125 * 1000, 900);
+  BenchCodes(bench, "transfer 1M x 3%", 1000 * 1000, 30000);
+  BenchCodes(bench, "transfer 128K x 0.7%", 125 * 1000, 900);
 }
 
 const BenchTopic kTransfer("transfer", BenchTransfer);

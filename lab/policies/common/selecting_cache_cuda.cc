@@ -20,6 +20,7 @@ CudaSelectingBase::CudaSelectingBase(CudaDevice& device, const Rows& rows, int m
                                      const KvOptions& options, const ForcedSelection* forced)
     : device_(device),
       host_(device),
+      store_host_(device, ReadBy::kKernels),
       rows_(rows),
       transfer_(CreateTransferEngine(device, host_, TransferOptionsOf(options))),
       block_(device),

@@ -107,6 +107,7 @@ class CudaSelectingBase : public Cache, public RowStore {
 
   CudaDevice& device_;
   PinnedHost host_;
+  PinnedHost store_host_;  // for the store's rows
   const Rows rows_;
   std::unique_ptr<TransferEngine> transfer_;
   StepBlock block_;

@@ -53,7 +53,7 @@ CudaInfiniGenCache::CudaInfiniGenCache(CudaDevice& device, const Shape& shape,
                          forced),
       alpha_(static_cast<float>(options.settings.Of<InfiniGenOptions>().alpha)),
       device_pool_(device, shape.pages.page_bytes, budget.device, "KV cache, device tier"),
-      host_pool_(host_, shape.pages.page_bytes, budget.host, "KV cache, host store"),
+      host_pool_(store_host_, shape.pages.page_bytes, budget.host, "KV cache, host store"),
       store_(shape_.StoreTable(), host_pool_),
       partial_(shape_.PartialTable(), device_pool_),
       decisions_(device, 0, /*first=*/false) {

@@ -51,7 +51,7 @@ CudaPqCache::CudaPqCache(CudaDevice& device, const Shape& shape, const KvOptions
     // A sequence that prefills does not need its other rows.
     : CudaSelectingCache(device, shape, {ops::cuda::kStaging, ops::cuda::kPqRows}, kMarks, options,
                          forced),
-      sequences_(device, host_, shape_, options, budget, [](SequenceId) {}),
+      sequences_(device, store_host_, shape_, options, budget, [](SequenceId) {}),
       new_rows_(device) {
   LC_CHECK(shape.on_gpu);
 }

@@ -27,7 +27,7 @@ constexpr uint64_t kHostSlab = uint64_t{64} << 20;
 CudaRetroCache::CudaRetroCache(CudaDevice& device, const RetroShape& shape, const TierBytes& budget,
                                const ForcedSelection* forced)
     : RetroHost(device),
-      WaveCache(device, RetroHost::host, shape, budget, kHostSlab),
+      WaveCache(device, RetroHost::store, shape, budget, kHostSlab),
       gpu_(device),
       work_(device, RetroHost::host, shape_),
       answers_(RetroHost::host, shape_, work_, DefaultTransferThreads(),

@@ -32,8 +32,8 @@ namespace litecache::lab {
 
 // Constructed before the cache, whose store is in it.
 struct RetroHost {
-  explicit RetroHost(CudaDevice& device) : host(device) {}
-  PinnedHost host;
+  explicit RetroHost(CudaDevice& device) : host(device), store(device, ReadBy::kKernels) {}
+  PinnedHost host, store;
 };
 
 class CudaRetroCache final : private RetroHost,

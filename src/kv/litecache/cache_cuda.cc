@@ -35,8 +35,8 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
                              const KvOptions& options, std::unique_ptr<Retriever> retriever,
                              const TierBytes& budget, std::unique_ptr<CudaResultOverride> results,
                              const ops::SparsePrefill& sparse)
-    : LiteCacheBase(device, std::make_unique<PinnedHost>(device), shape, plan, std::move(retriever),
-                    budget),
+    : LiteCacheBase(device, std::make_unique<PinnedHost>(device, ReadBy::kKernels), shape, plan,
+                    std::move(retriever), budget),
       prefetched_(Prefetched(shape, plan)),
       on_device_(CreateCudaRetriever(device, shape.layout, options, *retriever_)),
       check_transfers_(std::make_shared<const std::function<void()>>([this] { CheckTransfers(); })),
@@ -45,8 +45,7 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       sequences_(device, tiers_),
       block_(device),
       prefill_(device, tiers_, growth_, layers_, block_, *on_device_, pulls_, sparse),
-      pulls_(device, static_cast<PinnedHost&>(*host_), options, prefetched_,
-             PulledAhead(prefetched_, plan)),
+      pulls_(device, options, prefetched_, PulledAhead(prefetched_, plan)),
       decode_(device, tiers_.shape, layers_, *on_device_, pulls_, options, prefetched_,
               std::move(results)) {
   if (options.measure_recall) {

@@ -6,10 +6,11 @@
 
 namespace litecache::kv {
 
-LinkPulls::LinkPulls(CudaDevice& device, PinnedHost& host, const KvOptions& options,
+LinkPulls::LinkPulls(CudaDevice& device, const KvOptions& options,
                      std::span<const uint8_t> prefetched, int64_t ahead)
     : prefetched_(prefetched.begin(), prefetched.end()),
-      engine_(CreateTransferEngine(device, host, TransferOptionsOf(options))),
+      host_(device),
+      engine_(CreateTransferEngine(device, host_, TransferOptionsOf(options))),
       split_(SplitOfPulls(device, options, ahead)),
       always_apart_(PullsAlwaysApart()),
       link_(device, kRefreshedMarks + kOtherMarks, /*first=*/true) {
@@ -18,7 +19,7 @@ LinkPulls::LinkPulls(CudaDevice& device, PinnedHost& host, const KvOptions& opti
   rest_ = split_->StreamOfRest(/*first=*/false);
   apart_pulls_.emplace(split_->StreamOfFew(/*first=*/true), kRefreshedMarks);
   std::string reason;
-  step_pull_ = StepPull::Create(device, host, *split_, static_cast<int64_t>(prefetched_.size()),
+  step_pull_ = StepPull::Create(device, host_, *split_, static_cast<int64_t>(prefetched_.size()),
                                 TransferOptionsOf(options).deadline_ns, &reason);
   if (step_pull_ == nullptr) LogInfo("each layer has its own pull kernel: {}", reason);
 }

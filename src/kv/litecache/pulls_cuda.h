@@ -32,8 +32,8 @@ class LinkPulls {
 
   // prefetched: whether each layer's rows are transferred ahead of time, [layers]. ahead: by how
   // many layers; 0: no prefetch.
-  LinkPulls(CudaDevice& device, PinnedHost& host, const KvOptions& options,
-            std::span<const uint8_t> prefetched, int64_t ahead);
+  LinkPulls(CudaDevice& device, const KvOptions& options, std::span<const uint8_t> prefetched,
+            int64_t ahead);
 
   TransferEngine& engine() const { return *engine_; }
   // Null if every layer has a pull kernel of its own.
@@ -85,6 +85,7 @@ class LinkPulls {
   CudaBranch& pulls() { return apart_ ? *apart_pulls_ : link_; }
 
   const std::vector<uint8_t> prefetched_;
+  PinnedHost host_;  // what host and GPU tell each other
   std::unique_ptr<TransferEngine> engine_;
   const SmSplit* split_;                 // null: pulls share all SMs
   const bool always_apart_;              // split also for several short sequences
