@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "ops/keys_matrix.h"
 #include "select_testing.h"
 
 namespace litecache::ops {
@@ -17,12 +18,11 @@ namespace {
 
 using Vector = std::vector<double>;
 
-Vector Rotate(const std::vector<float>& x, const std::vector<float>& rotation, int64_t stride) {
+Vector Rotate(const std::vector<float>& x, const Vector& matrix) {
   Vector y(x.size());
   for (size_t i = 0; i < y.size(); ++i) {
-    for (size_t c = 0; c < x.size(); ++c) {
-      y[i] += static_cast<double>(x[c]) * rotation[c * static_cast<size_t>(stride) + i];
-    }
+    for (size_t c = 0; c < x.size(); ++c)
+      y[i] += static_cast<double>(x[c]) * matrix[c * x.size() + i];
   }
   return y;
 }
@@ -70,6 +70,7 @@ double Dot(const Vector& a, const Vector& b) {
 struct Head {
   Head(Random& random, Stream& stream, const Shape& s, const KeysFormat& format, const Rows& keys)
       : rotation(KeysRotation(s.head_dim)),
+        matrix(KeysMatrix(s.head_dim)),
         pages(random, s.tokens, 32 * s.page_blocks, format.block_bytes() * s.page_blocks) {
     const std::vector<float> flat = Flat(keys);
     EncodeInParts(random, s.tokens, [&](int64_t begin, int64_t count) {
@@ -83,6 +84,7 @@ struct Head {
     });
   }
   std::vector<float> rotation;
+  Vector matrix;
   Pages pages;
 };
 
@@ -97,20 +99,17 @@ Rows SharedKeys(Random& random, const Shape& s) {
 }
 
 TEST(KeysRotation, IsOrthogonalAndSpreadsEveryChannel) {
-  for (const int64_t d : {1, 8, 24, 64, 80, 96, 128, 256}) {
-    const KeysFormat format{.head_dim = d, .bits = 4};
-    const std::vector<float> rotation = KeysRotation(d);
-    const auto at = [&](int64_t c, int64_t i) {
-      return static_cast<double>(rotation[static_cast<size_t>(c * format.stride() + i)]);
-    };
+  for (const int64_t d : {1, 8, 24, 37, 64, 80, 96, 128, 256}) {
+    const Vector matrix = KeysMatrix(d);
+    const auto at = [&](int64_t c, int64_t i) { return matrix[static_cast<size_t>(c * d + i)]; };
     for (int64_t a = 0; a < d; ++a) {
       for (int64_t b = 0; b <= a; ++b) {
         double dot = 0;
         for (int64_t i = 0; i < d; ++i) dot += at(a, i) * at(b, i);
         ASSERT_NEAR(dot, a == b ? 1 : 0, 1e-5) << d;
       }
-      for (int64_t i = 0; i < format.stride(); ++i) {
-        ASSERT_LE(std::abs(at(a, i)), i < d ? std::sqrt(2.0 / static_cast<double>(d)) + 1e-6 : 0);
+      for (int64_t i = 0; i < d; ++i) {
+        ASSERT_LE(std::abs(at(a, i)), std::sqrt(2.0 / static_cast<double>(d)) + 1e-6);
       }
     }
   }
@@ -137,7 +136,7 @@ TEST(KeysEncode, KeepsKeysWithinASmallError) {
           EXPECT_TRUE(std::isfinite(Dot(kept, kept)) && Dot(kept, kept) > 1e9);
           continue;
         }
-        Vector key = Rotate(keys[t], head.rotation, format.stride());
+        Vector key = Rotate(keys[t], head.matrix);
         const Vector centre = Centre(format, head.pages.metadata(), static_cast<int64_t>(t));
         for (size_t i = 0; i < key.size(); ++i) key[i] -= centre[i];
         // The scale makes the kept key's part along the key as long as the key.
@@ -172,7 +171,7 @@ TEST(KeysSelect, EqualsASoftmaxOfKeptKeys) {
       std::vector<Vector> dots;
       double error = 0;
       for (const auto& query : queries) {
-        const Vector rotated = Rotate(query, head.rotation, format.stride());
+        const Vector rotated = Rotate(query, head.matrix);
         double largest = 0;
         for (const double x : rotated) largest = std::max(largest, std::abs(x));
         const double unit = largest / 127;

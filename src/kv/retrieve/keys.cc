@@ -9,8 +9,9 @@ namespace litecache::kv {
 namespace {
 
 HeadMatrices MakeRotation(const ops::KeysFormat& format) {
-  HeadMatrices rotation(format.head_dim, format.stride());
-  std::ranges::copy(ops::KeysRotation(format.head_dim), rotation.Of(0));
+  const std::vector<float> values = ops::KeysRotation(format.head_dim);
+  HeadMatrices rotation(1, static_cast<int64_t>(values.size()));
+  std::ranges::copy(values, rotation.Of(0));
   return rotation;
 }
 

@@ -59,19 +59,15 @@ __device__ float CentreOf(const KeysLayout& layout, const BlockOf& block_of, int
   return first + MeanOf(layout, block_of(position / kKeysCentre * kKeysCentre), c);
 }
 
-// Keys of blocks with this role. Tiles begin at multiples of their size, so that all keys of one
-// have the same centre. kMost: of head_dim.
-template <int kMost>
-constexpr int kTileOf = 16 * 256 / kMost;  // keys at a time
+// Keys of blocks with this role, a block of them at a time, which has one centre. kMost: of
+// head_dim.
 template <int kMost>
 __global__ void __launch_bounds__(kThreads)
     KeysEncodeKernel(const __grid_constant__ StepView step,
                      const __grid_constant__ LiteCacheShape shape,
                      const __grid_constant__ LiteCacheLayer layer, const KeySource source,
                      const KeysLayout layout, Role role, const float* rotation) {
-  constexpr int kTile = kTileOf<kMost>;
-  static_assert(kKeysBlock % kTile == 0);
-  __shared__ float keys[kTile][kMost], rotated[kTile][kMost], centre[kMost];
+  __shared__ float rows[kWarps][2 * kMost], centre[kMost];
   EncodeTarget target;
   const int32_t head = blockIdx.y;
   if (!FindKeys(step, shape, layer, source, blockIdx.z, head, &target)) return;
@@ -82,58 +78,41 @@ __global__ void __launch_bounds__(kThreads)
                                        (position - page * layer.metadata.page_rows) / kKeysBlock *
                                            layout.block_bytes());
   };
-  for (int32_t tile = target.begin / kTile + blockIdx.x; tile * kTile < target.end;
+  for (int32_t tile = target.begin / kKeysBlock + blockIdx.x; tile * kKeysBlock < target.end;
        tile += gridDim.x) {
-    const int32_t begin = max(target.begin, tile * kTile);
-    const int32_t count = min(target.end, (tile + 1) * kTile) - begin;
+    const int32_t begin = max(target.begin, tile * kKeysBlock);
+    const int32_t end = min(target.end, (tile + 1) * kKeysBlock);
     if (RoleOf(begin) != role) continue;  // the same for all threads
     __syncthreads();
     for (int32_t c = threadIdx.x; c < d; c += kThreads) {
       centre[c] = CentreOf(layout, block_of, begin, c);
     }
-    for (int32_t i = warp; i < kTile; i += kWarps) {
-      const KeyRow key = KeyOf(shape, layer, source, target, begin + min(i, count - 1));
-      for (int32_t c = lane; c < d; c += 32) keys[i][c] = key[c];
-    }
     __syncthreads();
-    // A thread has a channel of all keys; terms in the CPU's order.
-    for (int32_t channel = threadIdx.x; channel < d; channel += kThreads) {
-      float sum[kTile] = {};
-      for (int32_t c = 0; c < d; ++c) {
-        const float factor = rotation[int64_t{c} * layout.stride + channel];
-#pragma unroll
-        for (int t = 0; t < kTile; ++t) sum[t] = fmaf(factor, keys[t][c], sum[t]);
-      }
-#pragma unroll
-      for (int t = 0; t < kTile; ++t) rotated[t][channel] = sum[t] - centre[channel];
-    }
-    __syncthreads();
-    for (int32_t i = warp; i < count; i += kWarps) {
-      uint32_t* block = block_of(begin + i);
-      const int32_t in_block = (begin + i) % kKeysBlock;
-      RoundKey(layout, d, rotated[i], block + in_block,
+    for (int32_t position = begin + warp; position < end; position += kWarps) {
+      const KeyRow key = KeyOf(shape, layer, source, target, position);
+      for (int32_t c = lane; c < d; c += 32) rows[warp][c] = key[c] * rotation[c];
+      float* x = RotateByWarp(layout, rotation + d, d, rows[warp]);
+      for (int32_t c = lane; c < d; c += 32) x[c] -= centre[c];
+      uint32_t* block = block_of(position);
+      const int32_t in_block = position % kKeysBlock;
+      RoundKey(layout, d, x, block + in_block,
                const_cast<__half*>(KeyScalesOf(layout, block)) + in_block);
+      __syncwarp();
     }
   }
 }
 
-// For one key per head, as in decode: a thread has a channel, and loads its column of the rotation
-// before the key has arrived. A block's keys are in order: each has the centre it needs.
+// For one key per head, as in decode. A block's keys are in order: each has the centre it needs,
+// which all threads compute while the first warp rotates the key.
 template <int kMost>
 __global__ void __launch_bounds__(kMost)
     KeysEncodeOneKernel(const __grid_constant__ StepView step,
                         const __grid_constant__ LiteCacheShape shape,
                         const __grid_constant__ LiteCacheLayer layer, const KeySource source,
                         const KeysLayout layout, const float* rotation) {
-  constexpr int kAhead = 64;
-  __shared__ float key[kMost], rotated[kMost];
+  __shared__ float row[2 * kMost];
   const int32_t d = shape.head_dim, channel = threadIdx.x;
-  const float* column = rotation + channel;
-  float ahead[kAhead];
-#pragma unroll
-  for (int c = 0; c < kAhead; ++c) {
-    ahead[c] = channel < d && c < d ? column[c * layout.stride] : 0;
-  }
+  const float factor = channel < d ? rotation[channel] : 0;
   LetNextKernelStart();
   WaitForKernelBefore();
   EncodeTarget target;
@@ -144,19 +123,14 @@ __global__ void __launch_bounds__(kMost)
                                        (position - page * layer.metadata.page_rows) / kKeysBlock *
                                            layout.block_bytes());
   };
+  float* const rotated = layout.runs == 1 ? row : row + d;
   for (int32_t position = target.begin; position < target.end; ++position) {
-    const KeyRow row = KeyOf(shape, layer, source, target, position);
-    if (channel < d) key[channel] = row[channel];
+    if (channel < d) row[channel] = KeyOf(shape, layer, source, target, position)[channel] * factor;
     __syncthreads();
-    if (channel < d) {
-      const float centre = CentreOf(layout, block_of, position, channel);
-      float sum = 0;
-#pragma unroll
-      for (int c = 0; c < kAhead; ++c) sum = c < d ? fmaf(ahead[c], key[c], sum) : sum;
-#pragma unroll 32
-      for (int32_t c = kAhead; c < d; ++c) sum = fmaf(column[c * layout.stride], key[c], sum);
-      rotated[channel] = sum - centre;
-    }
+    if (threadIdx.x < 32) RotateByWarp(layout, rotation + d, d, row);
+    const float centre = channel < d ? CentreOf(layout, block_of, position, channel) : 0;
+    __syncthreads();
+    if (channel < d) rotated[channel] -= centre;
     __syncthreads();
     if (threadIdx.x < 32) {
       uint32_t* block = block_of(position);
@@ -187,7 +161,7 @@ void KeysEncode(Stream& stream, const StepView& step, const LiteCacheShape& shap
                         layer, keys, LayoutOf(format), rotation);
       return;
     }
-    const dim3 grid = EncodeGrid(step, shape, keys, kTileOf<kMost>);
+    const dim3 grid = EncodeGrid(step, shape, keys, kKeysBlock);
     for (const Role role : {Role::kFirst, Role::kCentre, Role::kOther}) {
       KeysEncodeKernel<kMost><<<grid, kThreads, 0, AsCuda(stream).handle()>>>(
           step, shape, layer, keys, LayoutOf(format), role, rotation);

@@ -1,7 +1,7 @@
 // Queries rounded to bytes, for the selection by keys in a few bits.
 #pragma once
 
-#include "ops/select/chain_early.cuh"
+#include "ops/select/chain_softmax.cuh"
 #include "ops/select/kept_keys.cuh"
 
 namespace litecache::ops::cuda {

@@ -19,17 +19,20 @@ void Check(const KeysFormat& format) {
 }  // namespace
 
 std::vector<float> KeysRotation(int64_t head_dim) {
-  const KeysFormat format{.head_dim = head_dim, .bits = 4};
-  std::vector<float> rotation(static_cast<size_t>(head_dim * format.stride()));
+  const int64_t run = KeysFormat{.head_dim = head_dim}.run(), runs = head_dim / run;
+  std::vector<float> rotation;
+  rotation.reserve(static_cast<size_t>(head_dim + runs * runs));
   std::mt19937_64 random(1);
-  const auto n = static_cast<double>(head_dim);
   for (int64_t c = 0; c < head_dim; ++c) {
     const double sign = random() >> 63 == 0 ? 1 : -1;
-    for (int64_t i = 0; i < head_dim; ++i) {
+    rotation.push_back(static_cast<float>(sign / std::sqrt(static_cast<double>(run))));
+  }
+  const auto n = static_cast<double>(runs);
+  for (int64_t r = 0; r < runs; ++r) {
+    for (int64_t s = 0; s < runs; ++s) {
       const double angle =
-          std::numbers::pi * (static_cast<double>(c) + 0.5) * static_cast<double>(i) / n;
-      rotation[static_cast<size_t>(c * format.stride() + i)] =
-          static_cast<float>(sign * std::sqrt((i == 0 ? 1 : 2) / n) * std::cos(angle));
+          std::numbers::pi * (static_cast<double>(r) + 0.5) * static_cast<double>(s) / n;
+      rotation.push_back(static_cast<float>(std::sqrt((s == 0 ? 1 : 2) / n) * std::cos(angle)));
     }
   }
   return rotation;

@@ -32,16 +32,22 @@ struct KeysFormat {
   int64_t words() const { return (head_dim * bits + 31) / 32; }
   int64_t token_bytes() const { return 4 * words() + 2; }
   int64_t block_bytes() const { return kBlockTokens * token_bytes(); }
-  // Floats of a row of the rotation: columns from head_dim on are zero.
+  // Floats of a rotated key, which is zero from head_dim on.
   int64_t stride() const { return (head_dim + 15) / 16 * 16; }
+  // Channels of one Hadamard transform: the largest power of two that divides head_dim.
+  int64_t run() const { return head_dim & -head_dim; }
   int32_t offset() const { return (1 << bits) - 1; }
   // Half a step between values over the root mean square of a key's channels: of what was tried the
   // best for attention.
   float step() const { return bits == 4 ? 0.15f : 0.5f; }
 };
 
-// [head_dim][stride]: an orthogonal matrix that spreads any channel over all, for any head_dim: a
-// cosine transform of channels with random signs. The same everywhere.
+// An orthogonal matrix that spreads any channel over all, for any head_dim: channels get random
+// signs, every run of them (KeysFormat::run) a Hadamard transform, and the n = head_dim / run
+// channels at the same place of all runs a cosine transform. With c = run * r + i the matrix is
+//   [c][run * s + j] = factors[c] * (-1)^(number of bits of i & j) * cosines[r][s],
+// of which this returns the factors [head_dim] and, behind them, the cosines [n][n]. d log d
+// additions take a third of the time of d * d products on a GPU. The same everywhere.
 std::vector<float> KeysRotation(int64_t head_dim);
 
 // Keys of one (sequence, layer, KV head), in the order of their positions, in one call or more. A
@@ -50,7 +56,7 @@ struct KeysEncodeWork {
   const float* keys = nullptr;  // row i at keys + i * key_stride, head_dim values
   int64_t key_stride = 0;
   int64_t begin = 0, count = 0;
-  const float* rotation = nullptr;  // [head_dim][stride]
+  const float* rotation = nullptr;  // KeysRotation
   PagedMetadata metadata;
 };
 void KeysEncode(Stream& stream, const KeysFormat& format, std::span<const KeysEncodeWork> work);

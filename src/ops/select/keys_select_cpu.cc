@@ -5,7 +5,6 @@
 #include "base/dtype.h"
 #include "ops/common/scratch.h"
 #include "ops/select/keys_cpu.h"
-#include "ops/select/project_cpu.h"
 #include "ops/select/select_cpu.h"
 #include "ops/select/softmax_jobs_cpu.h"
 
@@ -15,7 +14,7 @@ namespace {
 constexpr int64_t kKeysBlock = KeysFormat::kBlockTokens;
 static_assert(kKeysBlock == kSoftmaxBlock);
 constexpr int64_t kCentre = KeysFormat::kCentreTokens;
-constexpr int64_t kKeysEncodeRows = (kCentre - kKeysBlock) / 2;  // keys rotated at once
+constexpr int64_t kKeysEncodeRows = (kCentre - kKeysBlock) / 2;  // keys of one piece of work
 constexpr int64_t kKeysPieceTokens = 2048;                       // tokens a thread scores at a time
 constexpr float kLargestScale = 65504;                           // of f16
 
@@ -71,11 +70,37 @@ void WriteKey(const KeysFormat& format, const PagedMetadata& metadata, int64_t t
   scales[token % kKeysBlock] = f16(std::min(scale, kLargestScale));
 }
 
+// Rotates x [head_dim] to y [stride]; spare [head_dim].
+void Rotate(const KeysFormat& format, const float* rotation, const float* x, float* spare,
+            float* y) {
+  const int64_t d = format.head_dim, run = format.run(), runs = d / run;
+  float* const z = runs == 1 ? y : spare;
+  for (int64_t c = 0; c < d; ++c) z[c] = x[c] * rotation[c];
+  for (int64_t half = 1; half < run; half *= 2) {
+    for (int64_t first = 0; first < d; first += 2 * half) {
+      for (int64_t i = first; i < first + half; ++i) {
+        const float a = z[i], b = z[i + half];
+        z[i] = a + b;
+        z[i + half] = a - b;
+      }
+    }
+  }
+  std::fill(y + d, y + format.stride(), 0.0f);
+  const float* cosines = rotation + d;
+  for (int64_t i = 0; runs > 1 && i < d; ++i) {
+    float sum = 0;
+    for (int64_t r = 0; r < runs; ++r) {
+      sum = std::fma(cosines[r * runs + i / run], z[r * run + i % run], sum);
+    }
+    y[i] = sum;
+  }
+}
+
 // Keys at positions [begin, begin + count), all of one centre.
 void EncodeRows(const KeysFormat& format, const KeysEncodeWork& w, int64_t begin, int64_t count) {
   static thread_local Scratch row_scratch, code_scratch, centre_scratch;
   const int64_t stride = format.stride();
-  auto* rows = row_scratch.Reserve<float>(static_cast<size_t>(count * stride));
+  auto* row = row_scratch.Reserve<float>(static_cast<size_t>(2 * stride));
   auto* codes = code_scratch.Reserve<int32_t>(static_cast<size_t>(stride));
   auto* centre = centre_scratch.Reserve<float>(static_cast<size_t>(stride));
   std::fill_n(centre, stride, 0.0f);
@@ -84,10 +109,8 @@ void EncodeRows(const KeysFormat& format, const KeysEncodeWork& w, int64_t begin
   if (role == Role::kOther && begin >= kCentre) {
     AddMean(format, BlockOf(format, w.metadata, begin / kCentre * kCentre), centre);
   }
-  Project(w.keys + (begin - w.begin) * w.key_stride, w.key_stride, count, format.head_dim,
-          w.rotation, stride, rows);
   for (int64_t i = 0; i < count; ++i) {
-    float* row = rows + i * stride;
+    Rotate(format, w.rotation, w.keys + (begin + i - w.begin) * w.key_stride, row + stride, row);
     for (int64_t c = 0; c < stride; ++c) row[c] -= centre[c];
     float scale = 0;
     KeysRound(format, row, codes, &scale);
@@ -179,15 +202,16 @@ Queries MakeQueries(const KeysFormat& format, int64_t group, std::span<const Key
                   .sum = std::vector<int32_t>(heads),
                   .factor = std::vector<float>(heads),
                   .first = std::vector<float>(heads)};
-  std::vector<float> rotated(static_cast<size_t>(group * stride));
+  std::vector<float> rotated(static_cast<size_t>(2 * stride));
   std::vector<float> scores(static_cast<size_t>(group * kKeysBlock)),
       zero(static_cast<size_t>(group));
   for (size_t i = 0; i < work.size(); ++i) {
     const KeysSelectWork& w = work[i];
-    Project(w.q, format.head_dim, group, format.head_dim, w.rotation, stride, rotated.data());
     const int64_t first = static_cast<int64_t>(i) * group;
     for (int64_t j = 0; j < group; ++j) {
-      RoundQuery(format, rotated.data() + j * stride, queries.bytes.data() + (first + j) * groups,
+      Rotate(format, w.rotation, w.q + j * format.head_dim, rotated.data() + stride,
+             rotated.data());
+      RoundQuery(format, rotated.data(), queries.bytes.data() + (first + j) * groups,
                  queries.sum.data() + first + j, queries.factor.data() + first + j);
     }
     if (w.selection.end <= kKeysBlock) continue;  // the first block may not be whole

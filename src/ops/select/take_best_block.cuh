@@ -14,7 +14,6 @@ constexpr int kAtOnce = 8;                       // rounds with loads in flight
 constexpr int kFineBits = 9;
 constexpr int kFineAThread = kFineBins / kTakeThreads;
 constexpr int kCoarseAThread = kCoarseBins / kTakeThreads;
-constexpr int kListed = 2048;
 static_assert(1 << kFineBits == kFineBins && kFineAThread == 2 && kCoarseAThread == 8);
 // A warp has as many rounds as the block has items.
 static_assert(kTakeWarps * kRoundKeys == kChainItem);
@@ -29,8 +28,13 @@ struct alignas(16) TakeShared {
   int32_t of_warp[kTakeWarps];
   int32_t taken, equal;  // in this block
   int32_t listed;        // number of keys in this block's list, counting those that did not fit
-  uint32_t keys[kListed];
-  int32_t places[kListed];
+};
+
+// Keys in the bin of the k-th largest, as many as there is room for, and their places.
+struct TakeList {
+  uint32_t* keys;
+  int32_t* places;
+  int32_t room;
 };
 
 // A key's place in the bitmap: bit `lane` of word 4 * (warp * rounds + round) + i, for the i-th key
@@ -86,7 +90,8 @@ struct TakeBlock {
   const ClusterTeam& team;
   TakeShared& shared;
   const uint32_t* keys;
-  uint4* bitmap;   // [warps][rounds]: the words of a round
+  uint4* bitmap;  // [warps][rounds]: the words of a round
+  TakeList list;
   int32_t rounds;  // of each warp
   int32_t first;   // this lane's first key in the first round
   int32_t thread, lane, warp;
@@ -126,7 +131,7 @@ struct TakeBlock {
   template <class Each>
   __device__ __forceinline__ void ForKeys(bool is_listed, int32_t listed, const Each& each) const {
     if (is_listed) {
-      for (int32_t i = thread; i < listed; i += kTakeThreads) each(shared.keys[i]);
+      for (int32_t i = thread; i < listed; i += kTakeThreads) each(list.keys[i]);
     } else {
       ForRounds([&](const uint32_t(&key)[kTokensAThread], int32_t) {
 #pragma unroll
@@ -162,9 +167,9 @@ struct TakeBlock {
         taken[i] = key[i] > range.most || (whole_bin && in_bin);
         if (in_bin && !whole_bin) {
           const int32_t at = atomicAdd(&shared.listed, 1);
-          if (at < kListed) {
-            shared.keys[at] = key[i];
-            shared.places[at] = 32 * (4 * (warp * rounds + round) + i) + lane;
+          if (at < list.room) {
+            list.keys[at] = key[i];
+            list.places[at] = 32 * (4 * (warp * rounds + round) + i) + lane;
           }
         }
       }
@@ -230,12 +235,12 @@ struct TakeBlock {
                                              int32_t ties) const {
     auto* words = reinterpret_cast<uint32_t*>(bitmap);
     for (int32_t i = thread; i < listed; i += kTakeThreads) {
-      const int32_t place = shared.places[i];
-      bool taken = shared.keys[i] > least || (!has_ties && shared.keys[i] == least);
-      if (has_ties && shared.keys[i] == least && ties > 0) {
+      const int32_t place = list.places[i];
+      bool taken = list.keys[i] > least || (!has_ties && list.keys[i] == least);
+      if (has_ties && list.keys[i] == least && ties > 0) {
         int32_t before = 0;
         for (int32_t j = 0; ties < shared.equal && j < listed; ++j) {
-          before += shared.keys[j] == least && IsBefore(shared.places[j], place) ? 1 : 0;
+          before += list.keys[j] == least && IsBefore(list.places[j], place) ? 1 : 0;
         }
         taken = before < ties;
       }

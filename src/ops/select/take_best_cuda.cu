@@ -11,9 +11,12 @@
 namespace litecache::ops::cuda {
 namespace {
 
-__global__ void __launch_bounds__(kTakeThreads, 3)
+constexpr int kBlocksAnSm = 3;
+constexpr int64_t kLeastListed = 512, kMostListed = 2048;
+
+__global__ void __launch_bounds__(kTakeThreads, kBlocksAnSm)
     TakeKernel(const __grid_constant__ Chain chain, int32_t* const selected_of_all,
-               const int32_t max_rows) {
+               const int32_t max_rows, const int32_t bitmap_words, const int32_t list_room) {
   extern __shared__ uint4 bitmap[];
   __shared__ TakeShared shared;
   const ClusterTeam team;
@@ -35,14 +38,23 @@ __global__ void __launch_bounds__(kTakeThreads, 3)
   const int32_t rounds = min(items, first_item + a_block) - first_item;
   const int32_t first =
       (first_item * kTakeWarps + warp * rounds) * kRoundKeys + lane * kTokensAThread;
-  const TakeBlock block{
-      team, shared, chain.Of(pair, chain.layout.keys), bitmap, rounds, first, thread, lane, warp};
+  uint32_t* const list = reinterpret_cast<uint32_t*>(bitmap) + bitmap_words;
+  const TakeBlock block{team,
+                        shared,
+                        chain.Of(pair, chain.layout.keys),
+                        bitmap,
+                        {list, reinterpret_cast<int32_t*>(list) + list_room, list_room},
+                        rounds,
+                        first,
+                        thread,
+                        lane,
+                        warp};
 
   KeyRange range = block.FindCoarse(chain, pair, state.w);
   block.TakeAboveRange(range);
   team.Sync();
   const int32_t listed = shared.listed;
-  const bool is_listed = SumTeam(team, &shared.listed).most <= kListed;
+  const bool is_listed = SumTeam(team, &shared.listed).most <= list_room;
   block.Narrow(is_listed, listed, &range);
   // If left == inside, all keys from `least` on are selected; otherwise those above it and the
   // first `left` ones of those equal to it.
@@ -65,7 +77,7 @@ int LargestTeam(const CudaStream& stream) {
   if (!UseClusters()) return 1;
   LC_CUDA(cudaFuncSetAttribute(TakeKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   LC_CUDA(cudaFuncSetAttribute(TakeKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(kMaxBitmapBytes)));
+                               static_cast<int>(kMaxBitmapBytes + 8 * kMostListed)));
   for (int team : {kMaxTeam, 8}) {
     cudaLaunchAttribute attribute = {};
     attribute.id = cudaLaunchAttributeClusterDimension;
@@ -104,10 +116,22 @@ int KnownLargestTeam(const CudaStream& stream) {
 bool TakeInClusters(CudaStream& stream, const LiteCacheShape& shape, const LiteCacheLayer& layer,
                     const Chain& chain) {
   const int largest = KnownLargestTeam(stream);
-  // Most pairs of a large batch select nothing, but their blocks still have to be launched.
-  const int team = std::min(largest, chain.pairs <= 64 ? kMaxTeam : chain.pairs <= 256 ? 8 : 4);
-  const size_t bitmap = kItemBytes * static_cast<size_t>((chain.layout.items + team - 1) / team);
-  if (team == 1 || bitmap > kMaxBitmapBytes) return false;
+  if (largest == 1) return false;
+  const auto bitmap_of = [&](int64_t team) {
+    return kItemBytes * static_cast<size_t>((chain.layout.items + team - 1) / team);
+  };
+  // No more blocks than run at once: for 128 pairs of 8,000 tokens teams of two take 9 us, teams of
+  // eight 26.
+  int team = largest;
+  while (team > 2 && chain.pairs * team > kBlocksAnSm * stream.sm_count() &&
+         bitmap_of(team / 2) <= kMaxBitmapBytes) {
+    team /= 2;
+  }
+  const size_t bitmap = bitmap_of(team);
+  if (bitmap > kMaxBitmapBytes) return false;
+  // A sixteenth of the keys: one of the 32 bins between a number and its double rarely has more.
+  const int64_t listed =
+      std::clamp<int64_t>(static_cast<int64_t>(bitmap / 2), kLeastListed, kMostListed);
   cudaLaunchAttribute attributes[2] = {};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
   attributes[0].val.clusterDim.x = static_cast<unsigned>(team);
@@ -117,11 +141,12 @@ bool TakeInClusters(CudaStream& stream, const LiteCacheShape& shape, const LiteC
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(chain.pairs * team));
   config.blockDim = dim3(kTakeThreads);
-  config.dynamicSmemBytes = bitmap;
+  config.dynamicSmemBytes = bitmap + 8 * static_cast<size_t>(listed);
   config.stream = stream.handle();
   config.attrs = attributes;
   config.numAttrs = MayOverlap(stream) ? 2 : 1;
-  LC_CUDA(cudaLaunchKernelEx(&config, TakeKernel, chain, layer.selected, shape.max_rows));
+  LC_CUDA(cudaLaunchKernelEx(&config, TakeKernel, chain, layer.selected, shape.max_rows,
+                             static_cast<int32_t>(bitmap / 4), static_cast<int32_t>(listed)));
   NoteOverlapping(stream);
   return true;
 }

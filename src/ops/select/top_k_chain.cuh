@@ -131,7 +131,8 @@ __device__ inline bool BeginPair(const StepView& step, const LiteCacheShape& sha
                                  const Chain& chain, int32_t pair, int32_t part, int32_t parts,
                                  SelectTarget* target) {
   const bool leads = part == 0 && threadIdx.x == 0;
-  const int32_t first = part * kChainThreads + static_cast<int32_t>(threadIdx.x);
+  const auto threads = static_cast<int32_t>(blockDim.x);
+  const int32_t first = part * threads + static_cast<int32_t>(threadIdx.x);
   ChainPair* state = chain.PairOf(pair);
   if (!FindTarget(step, shape, layer, source, pair, target)) {
     if (leads) {
@@ -156,11 +157,11 @@ __device__ inline bool BeginPair(const StepView& step, const LiteCacheShape& sha
   }
   if (all) {
     int32_t* selected = layer.selected + int64_t{pair} * shape.max_rows;
-    for (int32_t i = first; i < candidates; i += parts * kChainThreads) selected[i] = begin + i;
+    for (int32_t i = first; i < candidates; i += parts * threads) selected[i] = begin + i;
     return false;
   }
   uint32_t* coarse = chain.Of(pair, chain.layout.coarse);
-  for (int32_t i = first; i < kCoarseBins + kFineBins; i += parts * kChainThreads) coarse[i] = 0;
+  for (int32_t i = first; i < kCoarseBins + kFineBins; i += parts * threads) coarse[i] = 0;
   return true;
 }
 

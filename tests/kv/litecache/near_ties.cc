@@ -6,6 +6,7 @@
 
 #include "base/dtype.h"
 #include "kv/retrieve/retrievers.h"
+#include "ops/keys_matrix.h"
 
 namespace litecache::kv {
 namespace {
@@ -21,11 +22,12 @@ struct Sum {
   double value = 0, error = 0;
 };
 
-template <class X>
-Sum Project(std::span<const X> x, const float* matrix, size_t stride, size_t column) {
+template <class X, class Factor>
+Sum Project(std::span<const X> x, const Factor* matrix, size_t stride, size_t column) {
   Sum sum;
   for (size_t c = 0; c < x.size(); ++c) {
-    const double term = static_cast<double>(x[c]) * matrix[c * stride + column];
+    const double term =
+        static_cast<double>(x[c]) * static_cast<double>(matrix[c * stride + column]);
     sum.value += term;
     sum.error += std::abs(term) * kSumError;
   }
@@ -232,11 +234,10 @@ KeysQuery RoundQuery(const std::vector<Interval>& x) {
 }
 
 template <class X>
-std::vector<Interval> Rotate(const ops::KeysFormat& format, const std::vector<float>& rotation,
-                             std::span<const X> x) {
+std::vector<Interval> Rotate(const std::vector<double>& matrix, std::span<const X> x) {
   std::vector<Interval> rotated;
   for (size_t i = 0; i < x.size(); ++i) {
-    const Sum sum = Project(x, rotation.data(), static_cast<size_t>(format.stride()), i);
+    const Sum sum = Project(x, matrix.data(), x.size(), i);
     rotated.push_back({sum.value - sum.error, sum.value + sum.error});
   }
   return rotated;
@@ -265,10 +266,10 @@ std::vector<Interval> KeysScores(const Layout& layout, const ops::KeysFormat& fo
                                  double scale) {
   constexpr auto kBlock = static_cast<size_t>(ops::KeysFormat::kBlockTokens);
   constexpr auto kCentre = static_cast<size_t>(ops::KeysFormat::kCentreTokens);
-  const std::vector<float> rotation = ops::KeysRotation(format.head_dim);
+  const std::vector<double> matrix = ops::KeysMatrix(format.head_dim);
   std::vector<KeysQuery> rounded;
   for (const auto& query : queries) {
-    rounded.push_back(RoundQuery(Rotate(format, rotation, query)));
+    rounded.push_back(RoundQuery(Rotate(matrix, query)));
   }
   const std::vector<Interval> none(static_cast<size_t>(format.head_dim));
   std::vector<Interval> first = none, centre = none;
@@ -280,7 +281,7 @@ std::vector<Interval> KeysScores(const Layout& layout, const ops::KeysFormat& fo
     if (t > kCentre && t % kCentre == kBlock) {
       centre = MeanOf(std::span(kept).subspan(t - kBlock, kBlock));
     }
-    std::vector<Interval> x = Rotate(format, rotation, std::span(keys[t]));
+    std::vector<Interval> x = Rotate(matrix, std::span(keys[t]));
     for (size_t i = 0; i < x.size(); ++i) {
       const double size = Magnitude(x[i]) + Magnitude(first[i]) + Magnitude(centre[i]);
       x[i] = Widened(Minus(x[i], Plus(first[i], centre[i])), size * kFewErrors);
