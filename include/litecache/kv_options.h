@@ -100,14 +100,18 @@ struct KvOptions {
 
   // ---- resident heads ---- Heads with all their KV on the device: "formula" (CLO eq. 12-13, from
   // the profile's link rate and layer time), "none", a number of heads, hardest to reuse first, or
-  // "all", of which those that are not resident for another reason attend their top-k.
+  // "all", of which those that are not resident for another reason attend their top-k. "auto" is
+  // "all", with resident_whole = 65536, for an engine on a GPU that has room for the whole context
+  // of all its sequences; elsewhere it is "none".
   // In addition layer 0 is resident, and with prefetch = auto on a GPU every layer that is not
   // predicted, since nothing hides its transfers; with "all" nothing is transferred, and only
   // layer 0 attends every row.
-  std::string resident_heads = "0";
+  std::string resident_heads = "auto";
   bool resident_first_layer = true;
   bool resident_full_attention = true;  // resident heads attend every row instead of their top-k
-  double epsilon = 0.1;                 // tolerance of the reuse difficulty (CLO eq. 11)
+  // Resident heads attend every row in steps whose sequences have no more tokens together.
+  int64_t resident_whole = 0;
+  double epsilon = 0.1;  // tolerance of the reuse difficulty (CLO eq. 11)
   // Number of leading layers that are resident and attend every row.
   int64_t dense_layers = 0;
   // How many layers ahead rows are looked up and fetched, with a query predicted from the input of

@@ -92,7 +92,11 @@ class LabBenchCommand final : public cli::BenchCommand {
     if (blocks_ != nullptr) PutBlocks(plans);
     if (trace_ == nullptr) return;
     bool replayed = false;
-    for (const Plan& plan : plans) replayed |= lab::ReplayTrace(plan.cache.get(), trace_);
+    for (const Plan& plan : plans) {
+      for (kv::CachePlan* cache : {plan.cache.get(), plan.on_device.get()}) {
+        replayed |= cache != nullptr && lab::ReplayTrace(cache, trace_);
+      }
+    }
     if (!replayed) {
       throw UsageError(
           "--trace: none of the policies looks rows up or selects them; add litecache "
@@ -150,7 +154,11 @@ class LabBenchCommand final : public cli::BenchCommand {
 
   void PutBlocks(std::span<const Plan> plans) {
     bool replayed = false;
-    for (const Plan& plan : plans) replayed |= ReplayBlocks(plan.cache.get(), blocks_);
+    for (const Plan& plan : plans) {
+      for (kv::CachePlan* cache : {plan.cache.get(), plan.on_device.get()}) {
+        replayed |= cache != nullptr && ReplayBlocks(cache, blocks_);
+      }
+    }
     if (!replayed) {
       throw UsageError(
           "--prompt-blocks: no prompt is sparse; add --prefill sparse, and full or litecache to "

@@ -33,6 +33,7 @@ class KvOptions(TypedDict, total=False):
     resident_heads: Union[str, int, float]
     resident_first_layer: bool
     resident_full: bool
+    resident_whole: Union[str, int, float]
     dense_layers: Union[str, int, float]
     epsilon: Union[str, int, float]
     retriever: str

@@ -82,25 +82,33 @@ void Subject::Load(const SubjectOptions& options) {
   caps_.host -= std::min(caps_.host, decoder_->host_weight_bytes());
 }
 
+uint64_t Subject::FixedBytes(const kv::CachePlan& plan, int64_t batch, int64_t context) const {
+  if (decoder_ == nullptr) return weights_;
+  return decoder_->weight_bytes() + decoder_->WorkspaceBytes(prefill_chunk_, 1) +
+         plan.ScratchBytes(batch, context, machine_.cpu->pool().size());
+}
+
+bool Subject::Fits(const kv::CachePlan& plan, int64_t batch, int64_t context) const {
+  return Fits(FixedBytes(plan, batch, context),
+              static_cast<uint64_t>(batch) * plan.BytesFor(context));
+}
+
+bool Subject::Fits(uint64_t fixed, const kv::TierBytes& kv) const {
+  return fixed + kv.total() <= budget_ && fixed + kv.device <= caps_.device &&
+         kv.host <= caps_.host;
+}
+
 void Subject::CheckFits(const std::string& policy, kv::CachePlan& plan, int64_t batch,
                         int64_t context, int64_t more) const {
   if (context + more > config_.max_context) {
     throw InvalidArgument("--context {}: {} tokens are needed, but the model has a context of {}",
                           context, context + more, config_.max_context);
   }
-  const uint64_t fixed =
-      decoder_ == nullptr
-          ? weights_
-          : decoder_->weight_bytes() + decoder_->WorkspaceBytes(prefill_chunk_, 1) +
-                plan.ScratchBytes(batch, context + more, machine_.cpu->pool().size());
+  const uint64_t fixed = FixedBytes(plan, batch, context + more);
   const auto kv_bytes = [&](int64_t length) {
     return static_cast<uint64_t>(batch) * plan.BytesFor(length + more);
   };
-  const auto fits = [&](int64_t length) {
-    const kv::TierBytes kv = kv_bytes(length);
-    return fixed + kv.total() <= budget_ && fixed + kv.device <= caps_.device &&
-           kv.host <= caps_.host;
-  };
+  const auto fits = [&](int64_t length) { return Fits(fixed, kv_bytes(length)); };
   while (!fits(context) && plan.DropResidentHead()) {
   }
   if (fits(context)) return;

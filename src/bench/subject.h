@@ -48,6 +48,8 @@ class Subject {
   const kv::Layout& layout() const { return layout_; }
   const model::ModelConfig& config() const { return config_; }
 
+  // Whether weights, buffers and the KV of `batch` sequences of `context` tokens fit.
+  bool Fits(const kv::CachePlan& plan, int64_t batch, int64_t context) const;
   // As the engine does, gives up resident heads of the plan until the sequences fit. Throws a
   // CapacityError that gives the largest context that fits, if `batch` sequences of `context`
   // tokens and `more` generated ones do not fit; InvalidArgument if the model's context is shorter.
@@ -56,6 +58,9 @@ class Subject {
 
  private:
   void Load(const SubjectOptions& options);
+  // Weights and buffers.
+  uint64_t FixedBytes(const kv::CachePlan& plan, int64_t batch, int64_t context) const;
+  bool Fits(uint64_t fixed, const kv::TierBytes& kv) const;
 
   const Machine& machine_;
   int64_t prefill_chunk_;

@@ -190,8 +190,8 @@ KvOptions PossibleTogether(const Parts& parts, KvOptions options) {
   return options;
 }
 
-// options.kv.policy is the name of a policy.
-Plan PlanPolicy(const Parts& parts, const EngineOptions& options) {
+// options.kv.policy is the name of a policy, and resident_heads is decided.
+Plan PlanResolved(const Parts& parts, const EngineOptions& options) {
   CheckLayersAhead(options, ConfigOf(parts));
   const int64_t logit_row_bytes = ConfigOf(parts).vocab * static_cast<int64_t>(sizeof(float));
   Plan plan;
@@ -207,6 +207,32 @@ Plan PlanPolicy(const Parts& parts, const EngineOptions& options) {
     PlanForMost(parts, options, &plan);
   }
   return plan;
+}
+
+// With all rows on the device, where the whole contexts of all sequences have room there.
+std::optional<Plan> PlanOnDevice(const Parts& parts, const EngineOptions& options) {
+  EngineOptions kept = options;
+  kept.kv = kv::KeptOnDevice(options.kv);
+  // Drafts that attend every row would take as long as what verifies them.
+  if (DraftTokens(options) > 0) kept.kv.resident_whole = options.kv.resident_whole;
+  try {
+    Plan plan = PlanResolved(parts, kept);
+    const MemoryPlan& memory = plan.memory;
+    const kv::TierBytes all =
+        static_cast<uint64_t>(memory.max_batch) * plan.cache->BytesFor(memory.context_limit);
+    if (memory.resident_heads == memory.kv_heads && all.FitsIn(memory.kv)) return plan;
+  } catch (const CapacityError&) {
+  }
+  return std::nullopt;
+}
+
+// options.kv.policy is the name of a policy.
+Plan PlanPolicy(const Parts& parts, const EngineOptions& options) {
+  if (!kv::ResidentByRoom(options.kv) || parts.device() != DeviceType::kCuda) {
+    return PlanResolved(parts, options);
+  }
+  auto plan = PlanOnDevice(parts, options);
+  return plan ? std::move(*plan) : PlanResolved(parts, options);
 }
 
 // The same, or nothing where it does not fit.

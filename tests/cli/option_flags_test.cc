@@ -100,7 +100,7 @@ TEST(OptionFlags, ErrorsNameTheFlag) {
   EXPECT_EQ(ErrorOf("--eta nan"), "--eta: 'nan' is not a number from -1 to 1");
   EXPECT_EQ(ErrorOf("--dtype f16"), "--dtype: 'f16' is not one of auto, bf16, f32");
   EXPECT_EQ(ErrorOf("--resident-heads some"),
-            "--resident-heads: 'some' is not formula, all, none or a number");
+            "--resident-heads: 'some' is not auto, formula, all, none or a number");
   EXPECT_EQ(ErrorOf("--kv-budget 0%"),
             "--kv-budget: '0%' is not a share above 0% and up to 100%; write e.g. 10%, 10%@8k, "
             "0.1, 2048 or auto");

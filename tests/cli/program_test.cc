@@ -221,6 +221,28 @@ TEST(Program, InspectPlansTwoMemories) {
   EXPECT_THAT(refused["error"].get<std::string>(), HasSubstr("--host-memory"));
 }
 
+TEST(Program, RowsStayOnTheGpuWhereThereIsRoomForAllRequests) {
+  const auto resident = [](const char* memory, const char* batch,
+                           const std::vector<std::string>& more) {
+    std::vector<std::string> words = {"inspect",     "--shape",   "llama3.1-8b",     "--device",
+                                      "cuda",        "--json",    "--memory",        "40GiB",
+                                      "--kv-policy", "litecache", "--device-memory", memory,
+                                      "--max-batch", batch};
+    words.insert(words.end(), more.begin(), more.end());
+    const auto result = RunProgram(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return nlohmann::json::parse(result.out)["memory"]["resident_heads"].get<int64_t>();
+  };
+  constexpr int64_t kAll = 32 * 8, kUnpredicted = 3 * 8;
+  // 16 GiB of rows and 2.1 of their codes, beside 15 of weights.
+  EXPECT_EQ(resident("40GiB", "1", {}), kAll);
+  EXPECT_EQ(resident("32GiB", "1", {}), kUnpredicted);
+  EXPECT_EQ(resident("32GiB", "1", {"--max-context", "65536"}), kAll);
+  EXPECT_EQ(resident("40GiB", "2", {}), kUnpredicted);
+  EXPECT_EQ(resident("40GiB", "64", {"--max-context", "2048"}), kAll);
+  EXPECT_EQ(resident("40GiB", "1", {"--resident-heads", "none"}), kUnpredicted);
+}
+
 TEST(Program, InspectSaysWhatFitsOnACard) {
   const std::vector<std::string> words = {"inspect", "--shape",  "llama3.1-8b", "--card",
                                           "24GiB",   "--memory", "64GiB"};

@@ -29,6 +29,7 @@ TEST_P(DecodeMemoryTest, IsThereBefore) {
   options.max_context = 1024;
   options.memory = uint64_t{2} << 30;
   options.kv.device_memory = uint64_t{3} << 30;
+  options.kv.resident_heads = "none";  // these few rows would stay on the GPU
   options.kv.policy = GetParam();
   const auto engine = Engine::Random("opt-125m", 5, options);
   const auto vocab = static_cast<uint64_t>(engine->config().vocab);

@@ -34,12 +34,16 @@ TEST_P(PlanGpuTest, SaysWhatIsTaken) {
   options.prefill_chunk = 1000 + static_cast<int64_t>(random() % 400);
   options.memory = uint64_t{2} << 30;
   options.kv.device_memory = uint64_t{3} << 30;
+  options.kv.resident_heads = GetParam().resident_heads;
   options.kv.policy = GetParam().policy;
   options.kv.transfer = GetParam().transfer;
   const uint64_t before = AllocatedGpuMemory();
   // Some 100M parameters: buffers and weights are far larger than a page.
   const auto engine = Engine::Random(GetParam().shape, 5, options);
   const MemoryPlan plan = engine->memory_plan();
+  if (GetParam().resident_heads == "auto") {
+    EXPECT_EQ(plan.resident_heads, plan.kv_heads);
+  }
   const auto vocab = static_cast<uint64_t>(engine->config().vocab);
   const auto tokens = [&](int64_t count) {
     std::vector<int32_t> ids(static_cast<size_t>(count));
@@ -82,6 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, PlanGpuTest, ::testing::ValuesIn(PlanSettings
                            std::string name = info.param.policy;
                            if (info.param.transfer == "copy") name += "Copy";
                            if (info.param.transfer == "cpu-push") name += "CpuPush";
+                           if (info.param.resident_heads == "auto") name += "OnDevice";
                            return name;
                          });
 

@@ -8,6 +8,7 @@ std::vector<PlanSetting> PlanSettings() {
           {"litecache", "gpu-pull"},
           {"litecache", "copy"},
           {"litecache", "cpu-push"},
+          {.policy = "litecache", .resident_heads = "auto"},
           {"kvpr", "auto", "opt-125m", false}};
 }
 

@@ -137,6 +137,7 @@ TEST(KvOptions, ErrorsNameFieldAndValue) {
       {"resident_heads", [](auto& o) { o.resident_heads = ""; }},
       {"epsilon", [](auto& o) { o.epsilon = 9; }},
       {"dense_layers", [](auto& o) { o.dense_layers = -1; }},
+      {"resident_whole", [](auto& o) { o.resident_whole = -1; }},
       {"prefetch", [](auto& o) { o.prefetch = "maybe"; }},
       {"prefetch", [](auto& o) { o.prefetch = "5"; }},
       {"prefetch", [](auto& o) { o.prefetch = "-,1"; }},

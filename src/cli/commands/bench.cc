@@ -19,6 +19,7 @@
 #include "engine/ranks/ranks.h"
 #include "eval/run/configuration.h"
 #include "kv/api/policy_registry.h"
+#include "kv/heads/head_plan.h"
 #include "kv/heads/prediction_sources.h"
 #include "kv/heads/profile.h"
 #include "model/weight_placement.h"
@@ -219,7 +220,11 @@ void BenchCommand::MakePlans(const bench::Subject& subject, DeviceType device) {
           kv::LayersAhead(kv::PredictionSources(options, layout.layers, device)));
     }
     const auto profile = ProfileFor(options, subject);
-    plans_.push_back({name, policy, kv::MakeCachePlan(layout, options, profile, device)});
+    plans_.push_back({name, policy, kv::MakeCachePlan(layout, options, profile, device), nullptr});
+    if (kv::ResidentByRoom(options) && device == DeviceType::kCuda) {
+      plans_.back().on_device =
+          kv::MakeCachePlan(layout, kv::KeptOnDevice(options), profile, device);
+    }
     for (const auto& line : engine::DescribePlan(*plans_.back().cache, options, profile.get())) {
       LogInfo("{}: {}", name, line);
     }
@@ -231,6 +236,11 @@ void BenchCommand::MakePlans(const bench::Subject& subject, DeviceType device) {
   }
   PreparePlans(plans_);
   ReadText(subject);
+}
+
+kv::CachePlan& BenchCommand::Plan::For(const bench::Subject& subject, int64_t batch,
+                                       int64_t context) const {
+  return on_device != nullptr && subject.Fits(*on_device, batch, context) ? *on_device : *cache;
 }
 
 void BenchCommand::ReadText(const bench::Subject& subject) {
@@ -251,9 +261,11 @@ int64_t BenchCommand::MoreTokens() const {
 
 // Checked before minutes are spent on the cells that fit.
 void BenchCommand::CheckFits(const bench::Subject& subject, const Plan& plan) const {
-  subject.CheckFits(plan.name, *plan.cache,
-                    only_ == "prefill" ? 1 : *std::max_element(batches_.begin(), batches_.end()),
-                    *std::max_element(contexts_.begin(), contexts_.end()), MoreTokens());
+  const int64_t batch =
+      only_ == "prefill" ? 1 : *std::max_element(batches_.begin(), batches_.end());
+  const int64_t context = *std::max_element(contexts_.begin(), contexts_.end());
+  subject.CheckFits(plan.name, plan.For(subject, batch, context + MoreTokens()), batch, context,
+                    MoreTokens());
 }
 
 void BenchCommand::Prefill(bench::Runner& runner, const BenchReport& report, Output& output,
@@ -267,7 +279,8 @@ void BenchCommand::Prefill(bench::Runner& runner, const BenchReport& report, Out
       {
         ProgressBar bar(fmt::format("Prefill {} {}", context, plan.name),
                         context * (options_.prefill_repeats + 1), "tokens");
-        m = runner.Prefill(*plan.cache, context, [&](int64_t done, int64_t) { bar.Update(done); });
+        m = runner.Prefill(plan.For(report.subject, 1, context), context,
+                           [&](int64_t done, int64_t) { bar.Update(done); });
       }
       Json entry = {{"policy", plan.name}};
       entry.update(bench::PrefillJson(m));
@@ -297,8 +310,8 @@ void BenchCommand::Decode(bench::Runner& runner, const BenchReport& report, Outp
           {
             ProgressBar bar(fmt::format("Decode {} x {} {}", batch, context, plan.name),
                             batch * context + MoreTokens(), "tokens");
-            m = runner.Decode(*plan.cache, batch, context,
-                              [&](int64_t done, int64_t) { bar.Update(done); });
+            m = runner.Decode(plan.For(report.subject, batch, context + MoreTokens()), batch,
+                              context, [&](int64_t done, int64_t) { bar.Update(done); });
           }
           Json entry = {{"policy", plan.name}};
           entry.update(bench::DecodeJson(m, options_.decode_steps, report.gpu && graphs));

@@ -37,6 +37,10 @@ class BenchCommand : public Command {
     std::string name;  // of the policy or of a --config
     std::string policy;
     std::unique_ptr<kv::CachePlan> cache;
+    std::unique_ptr<kv::CachePlan> on_device;  // with resident_heads = auto; else null
+
+    // For a cell: with its rows on the device if that is possible.
+    kv::CachePlan& For(const bench::Subject& subject, int64_t batch, int64_t context) const;
   };
 
   // Hooks for derived commands; each is called once per plan or once per run.

@@ -74,7 +74,9 @@ class ChatCommand final : public Command {
 
   int Run(const std::vector<std::string>&) override {
     flags_.WarnOfUnused();
-    engine_ = Engine::Load(flags_.model, flags_.ToEngineOptions());
+    EngineOptions options = flags_.ToEngineOptions();
+    if (options.max_batch == 0) options.max_batch = 1;
+    engine_ = Engine::Load(flags_.model, options);
     params_ = sampling_.Merge(engine_->default_sampling(), false);
     const ChatPrompt prompt(*engine_, template_file_);
     interactive_ = isatty(STDIN_FILENO);

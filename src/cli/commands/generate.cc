@@ -108,7 +108,11 @@ class GenerateCommand final : public Command {
     const std::string schema = schema_file_.empty() ? "" : ReadInput(schema_file_);
     prompts_ = CollectPrompts(words, files_, token_files_);
     flags_.WarnOfUnused();
-    engine_ = Engine::Load(flags_.model, flags_.ToEngineOptions());
+    EngineOptions options = flags_.ToEngineOptions();
+    // Buffers for more texts than this one would take the memory of its rows.
+    const bool single = prompts_.size() == 1 && samples_ == 1;
+    if (single && options.max_batch == 0) options.max_batch = 1;
+    engine_ = Engine::Load(flags_.model, options);
     if (chat_) chat_prompt_.emplace(*engine_, template_file_);
     SetConstraint(schema);
     Submit();

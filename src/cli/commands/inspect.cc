@@ -100,7 +100,8 @@ class InspectCommand final : public Command {
         {"kv", {{"policy", plan.kv_policy}, {"device", plan.kv.device}, {"host", plan.kv.host}}},
         {"kv_per_token", plan.kv_per_token},
         {"largest_context", plan.largest_context},
-        {"max_batch", plan.max_batch}};
+        {"max_batch", plan.max_batch},
+        {"resident_heads", plan.resident_heads}};
     return report;
   }
 
@@ -272,6 +273,7 @@ class InspectCommand final : public Command {
       memory["policy"] = plan.kv_policy;
       memory["largest_context"] = plan.largest_context;
       memory["max_batch"] = plan.max_batch;
+      memory["resident_heads"] = plan.resident_heads;
       for (const NamedBytes& part : plan.kv_parts) {
         memory["kv_device_parts"][std::string(part.name)] = part.bytes;
       }

@@ -38,13 +38,16 @@ Kind<KvBudget> Budget() {
 
 Kind<std::string> ResidentHeads() {
   Kind<std::string> kind = Text("N|NAME");
-  kind.values = "a number, formula, all, none";
+  kind.values = "auto, a number, formula, all, none";
   kind.read = [](const std::string& text, std::string_view who) {
     constexpr size_t kMostDigits = 9;
     const bool digits = !text.empty() && text.size() <= kMostDigits &&
                         text.find_first_not_of("0123456789") == std::string::npos;
-    if (digits || text == "formula" || text == "all" || text == "none") return text;
-    throw InvalidArgument("{}: '{}' is not formula, all, none or a number", who, text);
+    for (const char* name : {"auto", "formula", "all", "none"}) {
+      if (text == name) return text;
+    }
+    if (digits) return text;
+    throw InvalidArgument("{}: '{}' is not auto, formula, all, none or a number", who, text);
   };
   return kind;
 }
@@ -167,12 +170,16 @@ Rows ResidentRows() {
       Row("resident_heads", &O::resident_heads, ResidentHeads(),
           "Heads whose rows all stay on the device, besides layer 0: a number (those that reuse "
           "least come first), formula (computed from the speed of the link and of a layer), all "
-          "(of which all but those of layer 0 select), none"),
+          "(of which all but those of layer 0 select), none; auto: all where a GPU has room for "
+          "the whole context of all requests, else none"),
       Row("resident_first_layer", &O::resident_first_layer, Flag(),
           "Keep layer 0 on the device, and with --prefetch auto all layers that are not predicted"),
       Row("resident_full_attention", &O::resident_full_attention, Flag(),
           "Resident heads attend all their rows rather than a selection",
           {.flag = "--resident-full"}),
+      Row("resident_whole", &O::resident_whole, Whole(0, int64_t{1} << 40),
+          "Resident heads attend all their rows in steps of up to so many tokens of all requests "
+          "together, for which choosing takes longer; --resident-heads auto takes 65536"),
       Row("dense_layers", &O::dense_layers, Whole(0, kMost),
           "First layers that stay on the device and attend every row"),
       Row("epsilon", &O::epsilon, Real(-2, 2),

@@ -35,6 +35,11 @@ struct HeadPlan {
   int64_t selecting_layers() const;
 };
 
+// Whether resident_heads is auto and the policy litecache: whoever knows the room there is decides.
+bool ResidentByRoom(const KvOptions& options);
+// What auto stands for where all rows stay on a GPU.
+KvOptions KeptOnDevice(KvOptions options);
+
 // CLO eq. 3-5: tau = cos(s^p acos(eta) + (1 - s^p) pi), s clipped to [0, 1].
 float AdaptiveThreshold(double importance, double eta, double p);
 

@@ -49,6 +49,7 @@ void LiteCache::Truncate(SequenceId id, int64_t tokens) {
 
 void LiteCache::BeginStep(const Step& step) {
   check_(step, tiers_.resident);
+  decode_.BeginStep(step);
   decoding_.clear();
   prefilling_.clear();
   growth_.Begin(step);

@@ -142,10 +142,11 @@ void CudaLiteCache::BeginStep(const Step& step) {
   }
   started_ = false;
   unchecked_.Begin(step);
-  const bool keeps_rows = KeepsRows(step);
+  const bool whole = tiers_.shape.AttendsWhole(step), keeps_rows = !whole && KeepsRows(step);
+  selected_ = !whole;
   decoded_.clear();
   pulls_.BeginStep(block_.decoding(), block_.prefilling(), context_);
-  decode_.BeginStep(block_.Decoding(context_), keeps_rows);
+  decode_.BeginStep(block_.Decoding(context_), keeps_rows, whole);
 }
 
 std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
@@ -226,7 +227,7 @@ void CudaLiteCache::EndStep(const Step& step) {
   for (const StepSequence& part : step.sequences) {
     if (part.decode) {
       counters_.CountDecode(part, growth_.StoredAfter(part) - tiers_.store.Length(part.id));
-      decoded_.push_back(part.id);
+      if (selected_) decoded_.push_back(part.id);
     } else {
       counters_.CountPrompt(part);
     }

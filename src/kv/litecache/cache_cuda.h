@@ -102,6 +102,7 @@ class CudaLiteCache final : public LiteCacheBase {
   bool started_ = false;
   int64_t context_ = 0;              // context bucket of the longest decode sequence
   std::vector<SequenceId> decoded_;  // what the last step decoded, unless it is outdated
+  bool selected_ = true;             // whether the step's resident heads select rows
 };
 
 }  // namespace litecache::kv

@@ -259,7 +259,7 @@ void DecodePath::SelectResident(Stream& stream, int64_t layer,
   size_t room = 0;
   for (const SequenceView& sequence : sequences) {
     const int64_t n = sequence.n();
-    if (shape.AllFit(n)) continue;
+    if (whole_ || shape.AllFit(n)) continue;
     for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
       const HeadSettings& settings = tiers_.plan.at(layer, head);
       if (!settings.resident || settings.dense) continue;
@@ -359,7 +359,7 @@ void DecodePath::Attend(Stream& stream, int64_t layer, std::span<const SequenceV
         continue;
       }
       const ops::PagedRows rows = sequence.Rows(shape, layer, head);
-      if (tiers_.plan.at(layer, head).dense || shape.AllFit(n)) {
+      if (tiers_.plan.at(layer, head).dense || whole_ || shape.AllFit(n)) {
         attended_.Add(rows, 0, n);
         continue;
       }

@@ -26,6 +26,7 @@ class DecodePath {
              Counters& counters, const KvOptions& options,
              std::shared_ptr<const ResultOverride> results);
 
+  void BeginStep(const Step& step) { whole_ = tiers_.shape.AttendsWhole(step); }
   // A layer's lookups, and the transfer of the rows they select. q [at least the step's rows,
   // q_heads * head_dim]: the layer's query, predicted or actual. May be repeated.
   void Prepare(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
@@ -76,6 +77,8 @@ class DecodePath {
   float prediction_tau_, prediction_margin_;  // KvOptions::prediction_eta, prediction_margin
   Refresher refresher_;
   std::shared_ptr<const ResultOverride> results_;
+
+  bool whole_ = false;  // Shape::AttendsWhole() of the step
 
   // Scratch, members so that its memory is reused by every step.
   std::vector<SpillWork> spills_;

@@ -49,9 +49,10 @@ void CudaDecodePath::Reserve() {
   if (corrections_) corrections_->Reserve(layers_.scratch_bytes(), aside);
 }
 
-void CudaDecodePath::BeginStep(const ops::cuda::StepView& step, bool keeps_rows) {
+void CudaDecodePath::BeginStep(const ops::cuda::StepView& step, bool keeps_rows, bool whole) {
   step_ = step;
   keeps_rows_ = keeps_rows;
+  whole_ = whole;
   decided_.assign(prefetched_.size(), 0);
   spilled_.assign(prefetched_.size(), 0);
 }
@@ -128,7 +129,7 @@ void CudaDecodePath::Choose(Stream& stream, const Target& target,
 
 void CudaDecodePath::SelectResident(Stream& stream, int64_t index, const MatrixView& q,
                                     float scale) {
-  if (keeps_rows_ || !layers_.ResidentsSelect(index)) return;
+  if (keeps_rows_ || whole_ || !layers_.ResidentsSelect(index)) return;
   Mark(stream, Section::kRetrieval);
   retriever_.Select(stream, index, step_, layers_.shape(), layers_.Residents(index),
                     Query(&q, scale), layers_.scratch());
@@ -230,7 +231,7 @@ void CudaDecodePath::AttendKept(Stream& stream, int64_t index, const MatrixView&
   tables.cache_begin = shape.cache_begin;
   tables.windows = shape.windows;
   tables.dense = layer.dense;
-  tables.selected = layer.selected;
+  tables.selected = whole_ ? nullptr : layer.selected;  // null: resident heads attend every row
   tables.selected_count = layer.selected_count;
   tables.max_selected = shape.max_rows;
   tables.refresh = heads.refresh;
@@ -248,7 +249,7 @@ std::vector<CudaBranch*> CudaDecodePath::Branches() {
 }
 
 void CudaDecodePath::AddTo(RecordingKey* key) const {
-  key->Add(static_cast<uint64_t>(keeps_rows_));
+  key->Add(static_cast<uint64_t>(keeps_rows_)).Add(static_cast<uint64_t>(whole_));
   if (decisions_) key->Add(decisions_->memory());
   if (corrections_) key->Add(corrections_->memory());
   if (results_ != nullptr) key->Add(results_->memory());

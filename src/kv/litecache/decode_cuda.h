@@ -39,8 +39,8 @@ class CudaDecodePath {
   // old scratch.
   void Reserve();
   // step: its decode sequences. keeps_rows: resident heads attend what they selected in the step
-  // before.
-  void BeginStep(const ops::cuda::StepView& step, bool keeps_rows);
+  // before; whole: they attend every row.
+  void BeginStep(const ops::cuda::StepView& step, bool keeps_rows, bool whole);
 
   // The step's first operation.
   void Start(Stream& stream);
@@ -114,7 +114,7 @@ class CudaDecodePath {
 
   // State of the current step.
   ops::cuda::StepView step_;
-  bool keeps_rows_ = false;
+  bool keeps_rows_ = false, whole_ = false;
   std::vector<uint8_t> decided_;  // layers decided ahead of time
   std::vector<uint8_t> spilled_;  // layers spilled ahead of time
   // Declared last: their destructors wait before what they use is freed.

@@ -22,6 +22,7 @@
 #include "kv/step/prefill_options.h"
 #include "ops/attention/attention.h"
 #include "ops/common/available_cuda.h"
+#include "ops/select/keys_select.h"
 #include "ops/select/selection.h"
 
 namespace litecache::kv {
@@ -133,15 +134,19 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan, public Spa
     const KvOptions& o = options_;
     std::string text = fmt::format(
         "litecache {}; store {}; retriever {} {} {} {} {}; budget {} sink {} recent {} carry {}; "
-        "{} prefetch {}{}; heads",
+        "{} prefetch {}{}; whole {}; heads",
         Describe(shape_.layout), o.host_rows, o.retriever, o.hata_bits, o.hata_norms, o.hata_group,
         o.loki_rank, o.budget.ToString(), o.sink_tokens, o.recent_tokens, o.carry_tokens,
-        o.aggregation, fmt::join(heads_.sources, ","), o.verify_predictions ? "" : " unverified");
+        o.aggregation, fmt::join(heads_.sources, ","), o.verify_predictions ? "" : " unverified",
+        o.resident_whole);
     for (const HeadSettings& head : heads_.heads) {
       text += fmt::format(" {}{}{}", head.resident ? "r" : "", head.dense ? "d" : "", head.tau);
     }
     text += fmt::format("{}; importance {:016x}", IdentityOf(sparse_prefill()),
                         HashOf(heads_.importance));
+    if (o.retriever.starts_with("keys")) {
+      text += fmt::format("; rotation {:016x}", HashOf(ops::KeysRotation(layout().head_dim)));
+    }
     if (profile_ == nullptr) return text;
     if (o.retriever == "loki") text += fmt::format("; bases {:016x}", HashOf(profile_->loki));
     const auto weights = profile_->hata.find(o.hata_bits);

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "kv/cache.h"
 #include "kv/litecache/head_slots_cpu.h"
 
 namespace litecache::kv {
@@ -20,6 +21,12 @@ constexpr uint64_t kLinkPageBytes = 512 * 1024;
 constexpr int64_t kNoPages = int64_t{1} << 30;
 
 }  // namespace
+
+bool Shape::AttendsWhole(const Step& step) const {
+  int64_t tokens = 0;
+  for (const StepSequence& part : step.sequences) tokens += part.decode ? part.past + part.rows : 0;
+  return tokens <= resident_whole;
+}
 
 ops::Aggregation AggregationOf(const KvOptions& options) {
   if (options.aggregation == "harmonic") return ops::Aggregation::kHarmonic;
@@ -63,7 +70,8 @@ Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const Head
       staged(store_format.quantized() || device == DeviceType::kCuda),
       staging_sets(device == DeviceType::kCuda ? 2 : 1),
       store_page_tokens(pages.page_tokens),
-      metadata_tokens(tokens_a_metadata_page) {
+      metadata_tokens(tokens_a_metadata_page),
+      resident_whole(options.resident_whole) {
   if (store_format.quantized() || device == DeviceType::kCuda) {
     const uint64_t page_bytes = device == DeviceType::kCuda ? kLinkPageBytes : kPageBytes;
     store_page_tokens = static_cast<int64_t>(

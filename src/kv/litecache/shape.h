@@ -43,6 +43,7 @@ struct Shape : ops::SlotWindows<int64_t> {
   // of sink and ring. page_slots 0: cached slots hold rows like all others.
   ops::cuda::CodeSlots codes;
   int64_t metadata_tokens = 0;  // tokens that a page of metadata covers; 0: no metadata
+  int64_t resident_whole = 0;   // KvOptions
 
   // Index of a (layer, KV head) among the lists of its table, -1 if it is not in the table; a
   // layer's lists are adjacent, in head order.
@@ -55,6 +56,8 @@ struct Shape : ops::SlotWindows<int64_t> {
     return offloaded_list[static_cast<size_t>(Index(layer, head))] >= 0;
   }
 
+  // Whether resident heads attend every row in this step.
+  bool AttendsWhole(const Step& step) const;
   // Whether any head of the layer is offloaded.
   bool offloads(int64_t layer) const;
 

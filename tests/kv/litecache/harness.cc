@@ -166,6 +166,7 @@ Harness::Harness(const Layout& layout, const KvOptions& options,
     : machine_(OpenMachine(device, 2)),
       layout_(layout),
       verifies_(options.verify_predictions),
+      resident_whole_(options.resident_whole),
       plan_(PlanLiteCache(layout, options, profile, machine_.compute().type())),
       stream_(machine_.compute().CreateStream()),
       cache_(plan_->Create(machine_.compute(), budget)),
@@ -248,6 +249,7 @@ void Harness::Step(const std::vector<Part>& parts, int64_t fail_after) {
   }
   cache_->EndStep(step);
   charges_.Check(*cache_, step);
+  attended_whole_ = AttendsWhole(step);
   for (const StepSequence& sequence : step.sequences) {
     reference_.Commit(sequence.id, sequence.rows, sequence.decode);
     EXPECT_EQ(cache_->Length(sequence.id), reference_.Length(sequence.id));
@@ -269,6 +271,14 @@ void Harness::Abandon(const std::vector<Part>& parts, int64_t layers) {
   StepInputs inputs = source_.Draw(step);
   cache_->BeginStep(step);
   RunLayers(*cache_, machine_.compute(), *stream_, step, inputs, scale_, layers, &arena_);
+}
+
+bool Harness::AttendsWhole(const kv::Step& step) const {
+  int64_t tokens = 0;
+  for (const StepSequence& sequence : step.sequences) {
+    if (sequence.decode) tokens += sequence.past + sequence.rows;
+  }
+  return tokens <= resident_whole_;
 }
 
 void Harness::Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
@@ -298,7 +308,9 @@ void Harness::Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
                                                .predicted = !is_label(predicted),
                                                .cached = CachedPositions(sequence.id, layer, head)};
       }
-      reference_.Decode(sequence.id, layer, sequence.keeps_rows, predicted, actual,
+      const bool whole = AttendsWhole(step);
+      const bool keeps_rows = sequence.keeps_rows && !whole && !attended_whole_;
+      reference_.Decode(sequence.id, layer, keeps_rows, whole, predicted, actual,
                         at(inputs.k[l], kv_cols), at(inputs.v[l], kv_cols), scale_, observed,
                         expected.data());
     } else {

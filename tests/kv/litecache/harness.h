@@ -95,6 +95,7 @@ class Harness {
 
  private:
   kv::Step Begin(const std::vector<Part>& parts);
+  bool AttendsWhole(const kv::Step& step) const;
   void Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
                const std::vector<float>& out);
 
@@ -103,7 +104,9 @@ class Harness {
 
   Machine machine_;
   Layout layout_;
-  bool verifies_;  // KvOptions::verify_predictions
+  bool verifies_;                // KvOptions::verify_predictions
+  int64_t resident_whole_;       // KvOptions
+  bool attended_whole_ = false;  // the last step
   std::unique_ptr<CachePlan> plan_;
   std::unique_ptr<Stream> stream_;
   Buffer arena_;

@@ -188,9 +188,9 @@ void Reference::Prefill(SequenceId id, int64_t layer, int64_t rows, bool drafted
   }
 }
 
-void Reference::Decode(SequenceId id, int64_t layer, bool keeps_rows, const float* predicted_q,
-                       const float* q, const float* k, const float* v, float scale,
-                       const std::vector<Observed>& observed, double* out) {
+void Reference::Decode(SequenceId id, int64_t layer, bool keeps_rows, bool whole,
+                       const float* predicted_q, const float* q, const float* k, const float* v,
+                       float scale, const std::vector<Observed>& observed, double* out) {
   Sequence& sequence = sequences_.at(id);
   const int64_t d = layout_.head_dim;
   const int64_t past = sequence.length, n = past + 1;
@@ -216,7 +216,7 @@ void Reference::Decode(SequenceId id, int64_t layer, bool keeps_rows, const floa
         all_resident) {
       // What it has.
     } else if (settings.resident) {
-      const bool all = settings.dense || fits;
+      const bool all = settings.dense || fits || whole;
       state.certain = true;
       state.cached = TopK(layer, head, state, keys, exact_query, scale, sink, n - recent,
                           all ? n : rows_for(n), nullptr, &state.certain);

@@ -47,7 +47,8 @@ class Reference {
                const float* k, const float* v, float scale, double* out);
   // Layer `layer` of a decode step. predicted_q: the query of the first lookup, null if the layer
   // is not predicted. observed: per KV head of this layer. keeps_rows: StepSequence::keeps_rows.
-  void Decode(SequenceId id, int64_t layer, bool keeps_rows, const float* predicted_q,
+  // whole: resident heads attend every row.
+  void Decode(SequenceId id, int64_t layer, bool keeps_rows, bool whole, const float* predicted_q,
               const float* q, const float* k, const float* v, float scale,
               const std::vector<Observed>& observed, double* out);
   // A step begins, of which this sequence has so many rows; it may be begun again, or abandoned.

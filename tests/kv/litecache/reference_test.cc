@@ -102,6 +102,7 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     options.resident_first_layer = random() % 2 == 0;
     options.resident_full_attention = random() % 4 == 0;
     options.resident_heads = Pick<std::string>(random, {"0", "0", "2", "all"});
+    options.resident_whole = Pick<int64_t>(random, {0, 0, 100, 400});
     options.dense_layers = random() % 6 == 0;
     options.transfer = GetParam().transfer;
     if (SlotsKeepCodes(layout, options, device)) {
@@ -135,7 +136,7 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
                  << layout.head_dim << " cap " << layout.score_cap << " resident "
                  << options.resident_heads << " first layer " << options.resident_first_layer
                  << " all rows " << options.resident_full_attention << " dense "
-                 << options.dense_layers);
+                 << options.dense_layers << " whole " << options.resident_whole);
     Harness harness(layout, options, RandomProfile(layout, random), Pick(random, {0.03, 0.1, 0.3}),
                     random(), kPlenty, device);
     LiveRandomly(harness, random,
