@@ -5,8 +5,8 @@
 
 namespace litecache::engine {
 
-int64_t DeterministicRows(const model::Decoder& decoder, DeviceType device,
-                          std::string_view policy) {
+int64_t DeterministicRows(const model::Decoder& decoder, DeviceType device, const KvOptions& kv) {
+  const std::string& policy = kv.policy;
   if (policy != "full" && policy != "litecache") {
     throw InvalidArgument("deterministic: policy '{}' makes no such promise; use full or litecache",
                           policy);
@@ -19,8 +19,10 @@ int64_t DeterministicRows(const model::Decoder& decoder, DeviceType device,
         "the CPU, or without deterministic",
         Name(dtype));
   }
-  // On a GPU, litecache's selections divide their work by the number of sequences.
-  return device == DeviceType::kCuda && policy == "litecache" ? 1 : rows;
+  // On a GPU, litecache's selections divide their work by the number of sequences; how many tokens
+  // all of them have decides what resident heads attend.
+  const bool depends = device == DeviceType::kCuda || kv.resident_whole > 0;
+  return policy == "litecache" && depends ? 1 : rows;
 }
 
 }  // namespace litecache::engine

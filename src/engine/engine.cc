@@ -87,9 +87,9 @@ class EngineImpl final : public Engine {
                                                       parts_.machine.compute().type(),
                                                       plan_.memory.prefill_chunk),
                      plan_.score_rows, Prefixes(options), /*sample_on_device=*/true,
-                     options.deterministic ? engine::DeterministicRows(
-                                                 *parts_.decoder, parts_.device(), plan_.kv.policy)
-                                           : 0,
+                     options.deterministic
+                         ? engine::DeterministicRows(*parts_.decoder, parts_.device(), plan_.kv)
+                         : 0,
                      drafters.any() ? options.draft_tokens : 0, drafters.lookup, drafters.sparse,
                      DraftsAlways()});
   }

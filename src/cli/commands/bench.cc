@@ -220,7 +220,7 @@ void BenchCommand::MakePlans(const bench::Subject& subject, DeviceType device) {
           kv::LayersAhead(kv::PredictionSources(options, layout.layers, device)));
     }
     const auto profile = ProfileFor(options, subject);
-    plans_.push_back({name, policy, kv::MakeCachePlan(layout, options, profile, device), nullptr});
+    plans_.push_back({name, options, kv::MakeCachePlan(layout, options, profile, device), nullptr});
     if (kv::ResidentByRoom(options) && device == DeviceType::kCuda) {
       plans_.back().on_device =
           kv::MakeCachePlan(layout, kv::KeptOnDevice(options), profile, device);
@@ -304,7 +304,7 @@ void BenchCommand::Decode(bench::Runner& runner, const BenchReport& report, Outp
           runner.UseGraphs(graphs);
           if (flags_.options.deterministic) {
             runner.LimitStepRows(engine::DeterministicRows(report.subject.decoder(),
-                                                           report.device.type(), plan.policy));
+                                                           report.device.type(), plan.options));
           }
           bench::Measurement m;
           {

@@ -35,7 +35,7 @@ class BenchCommand : public Command {
  protected:
   struct Plan {
     std::string name;  // of the policy or of a --config
-    std::string policy;
+    KvOptions options;
     std::unique_ptr<kv::CachePlan> cache;
     std::unique_ptr<kv::CachePlan> on_device;  // with resident_heads = auto; else null
 

@@ -32,6 +32,7 @@ CudaDecodePath::CudaDecodePath(CudaDevice& device, const Shape& shape, const Cud
       prefetched_(prefetched.begin(), prefetched.end()),
       device_(device),
       results_(std::move(results)) {
+  if (shape.offloaded == 0) encoding_.emplace(device, 0, /*first=*/false);
   if (std::ranges::count(prefetched, 1) == 0) return;
   decisions_.emplace(device, pulls.split(), ReplacesRows());
   if (verify_) corrections_.emplace(device);
@@ -59,6 +60,11 @@ void CudaDecodePath::BeginStep(const ops::cuda::StepView& step, bool keeps_rows,
 
 void CudaDecodePath::Start(Stream& stream) {
   if (results_ != nullptr) results_->BeginStep(stream, step_);
+  if (!EncodesAside()) return;
+  encoding_->Fork(stream);
+  for (int64_t i = 0; i < shape_.layout.layers; ++i) {
+    if (layers_.ResidentsSelect(i)) Spill(encoding_->stream(), i);
+  }
 }
 
 void CudaDecodePath::Fill(Stream& stream, const int32_t* fill, float scale) {
@@ -206,7 +212,7 @@ void CudaDecodePath::Attend(Stream& stream, int64_t index, const MatrixView& q, 
     SelectResident(stream, index, q, softmax.scale);
   } else {
     pulls_.Pass(stream, index);
-    Spill(stream, index);
+    if (!EncodesAside()) Spill(stream, index);
     if (shape_.offloads(index)) {
       LookUp(stream, At(index), q);
       Choose(stream, At(index), Query(&q, softmax.scale), OwnChain());
@@ -224,6 +230,12 @@ void CudaDecodePath::AttendKept(Stream& stream, int64_t index, const MatrixView&
                                 const Heads& heads) {
   const LiteCacheLayer& layer = layers_.at(index);
   const ops::cuda::LiteCacheShape& shape = layers_.shape();
+  if (whole_ && !shape_.offloads(index)) {
+    const SectionScope section(stream, Section::kAttention);
+    ops::cuda::PagedAttention(stream, step_, shape_.layout.kv_heads, layer.resident, q,
+                              shape_.layout.q_heads, softmax, out, heads.scratch);
+    return;
+  }
   ops::cuda::HybridTables tables;
   tables.slots = layer.slots;
   tables.codes = layer.codes;
@@ -245,6 +257,7 @@ std::vector<CudaBranch*> CudaDecodePath::Branches() {
   std::vector<CudaBranch*> all;
   if (decisions_) all = decisions_->Branches();
   if (corrections_) all.push_back(&corrections_->branch());
+  if (encoding_) all.push_back(&*encoding_);
   return all;
 }
 

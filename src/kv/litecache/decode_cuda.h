@@ -57,6 +57,9 @@ class CudaDecodePath {
   void AddTo(RecordingKey* key) const;
 
  private:
+  // Whether the keys that leave the window are encoded beside the layers, rather than in each: a
+  // layer that selects nothing does not need them.
+  bool EncodesAside() const { return encoding_ && whole_; }
   bool ReplacesRows() const { return results_ != nullptr && results_->replaces_rows(); }
   // Moves rows that leave the recent window to the store and encodes their keys into metadata.
   void Spill(Stream& stream, int64_t layer);
@@ -120,6 +123,7 @@ class CudaDecodePath {
   // Declared last: their destructors wait before what they use is freed.
   std::optional<Decisions> decisions_;
   std::optional<Corrections> corrections_;
+  std::optional<CudaBranch> encoding_;  // if no head is offloaded
 };
 
 }  // namespace litecache::kv
