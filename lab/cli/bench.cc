@@ -87,7 +87,7 @@ class LabBenchCommand final : public cli::BenchCommand {
     return std::make_shared<const kv::Profile>(lab::ProfileOf(*trace_, subject.layout()));
   }
 
-  void PreparePlans(std::span<const Plan> plans) override {
+  void PreparePlans(std::span<Plan> plans) override {
     if (hit_ratio_ || overlap_) ForceShares(plans);
     if (blocks_ != nullptr) PutBlocks(plans);
     if (trace_ == nullptr) return;
@@ -136,13 +136,14 @@ class LabBenchCommand final : public cli::BenchCommand {
   }
 
  private:
-  void ForceShares(std::span<const Plan> plans) const {
+  void ForceShares(std::span<Plan> plans) const {
     bool forced = false;
-    for (const Plan& plan : plans) {
+    for (Plan& plan : plans) {
       const kv::HeadPlan* heads = plan.cache->heads();
       if (heads == nullptr) continue;  // the policy does no lookups
       const lab::ReuseShares shares{.hit_ratio = hit_ratio_, .overlap = overlap_, .seed = seed()};
       lab::ForceReuse(plan.cache.get(), lab::DrawReuse(*heads, shares));
+      plan.on_device.reset();  // nothing is reused there
       forced = true;
     }
     if (!forced) {

@@ -48,7 +48,7 @@ class BenchCommand : public Command {
   virtual std::shared_ptr<const kv::Profile> ProfileFor(const KvOptions& options,
                                                         const bench::Subject& subject) const;
   // Called when all plans are made, before the weights.
-  virtual void PreparePlans(std::span<const Plan> plans) {}
+  virtual void PreparePlans(std::span<Plan> plans) {}
   // A line below the head of the report; empty: none.
   virtual std::string Remark() const { return ""; }
   virtual void AddToJson(nlohmann::ordered_json* json) const {}
