@@ -39,7 +39,8 @@ std::vector<Policy> ProductPolicies() {
              return PlanFullCache(layout, device, SparsePrefillOf(options));
            }},
       {.name = "litecache",
-       .summary = "rows on the host, the device keeps what the last queries needed",
+       .summary = "rows on the host, of which the device keeps what the last queries needed, or on "
+                  "a GPU that has room for all",
        .uses_profile = true,
        .plan = PlanLiteCache},
       {.name = "kvpr",
