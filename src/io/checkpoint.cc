@@ -3,7 +3,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <iterator>
 #include <set>
 #include <string_view>
 
@@ -29,10 +28,6 @@ constexpr int64_t kMaxExperts = int64_t{1} << 10;
 // Five times as many as the largest model has.
 constexpr size_t kMaxExpertTensors = size_t{1} << 18;
 
-// Architectures whose heads llama.cpp rotates by neighbouring channels, unlike Transformers.
-constexpr std::string_view kPairedArchitectures[] = {"llama", "mistral3", "smollm3", "granite",
-                                                     "arcee"};
-
 // In the names of tensors that have the matrices of all experts (gguf_names.h).
 constexpr std::string_view kAnyExpert = ".experts.*";
 // The tensors of a directory that have them, and which of the parts of each expert is which matrix.
@@ -54,8 +49,7 @@ int64_t PairedHeads(const Gguf& gguf, const std::string& name) {
   const bool keys = name.find(".attn_k.") != std::string::npos;
   if (!keys && name.find(".attn_q.") == std::string::npos) return 0;
   const std::string architecture = ArchitectureOf(gguf);
-  const auto& paired = kPairedArchitectures;
-  if (std::ranges::find(paired, architecture) == std::end(paired)) return 0;
+  if (!PairsHeads(architecture)) return 0;
   if (keys) {
     const auto heads = gguf.fields().Int(architecture + ".attention.head_count_kv", 1, kMaxHeads);
     if (heads) return *heads;

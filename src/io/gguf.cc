@@ -13,6 +13,7 @@
 #include "base/block_format.h"
 #include "base/error.h"
 #include "base/printable.h"
+#include "io/gguf_types.h"
 #include "io/other_formats.h"
 
 namespace litecache::io {
@@ -20,33 +21,17 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kMagic = "GGUF";
 // Far above any model: the largest have some 1,000 tensors and 100 keys. Each costs the reader a
 // hundred bytes for the dozen that it takes in the file.
 constexpr uint64_t kMaxKeys = 1 << 16, kMaxTensors = 1 << 16;
 constexpr uint64_t kMaxKeyBytes = 1 << 16;   // of the format
 constexpr uint64_t kMaxNameBytes = 1 << 10;  // llama.cpp allows 64
 constexpr uint64_t kMaxDimensions = 4;       // of ggml
-constexpr uint64_t kDefaultAlignment = 32, kMaxAlignment = 1 << 20;
+constexpr uint64_t kMaxAlignment = 1 << 20;
 constexpr int kMaxNesting = 4;
 constexpr const char* kAlignmentKey = "general.alignment";
 
-// Types of metadata, in the order of their numbers.
-enum Type : uint32_t {
-  kU8,
-  kI8,
-  kU16,
-  kI16,
-  kU32,
-  kI32,
-  kF32,
-  kBool,
-  kString,
-  kArray,
-  kU64,
-  kI64,
-  kF64
-};
+// In the order of their numbers.
 constexpr std::array<std::pair<std::string_view, uint64_t>, 13> kTypes = {{
     {"UINT8", 1},
     {"INT8", 1},
@@ -298,8 +283,8 @@ GgufHeader ParseGguf(std::span<const std::byte> file, const std::string& name) {
   static_assert(std::endian::native == std::endian::little);
   RefuseLfsPointer({reinterpret_cast<const char*>(file.data()), file.size()}, name);
   Reader reader(file, name);
-  const auto magic = reader.Take(kMagic.size());
-  if (std::memcmp(magic.data(), kMagic.data(), kMagic.size()) != 0) {
+  const auto magic = reader.Take(kGgufMagic.size());
+  if (std::memcmp(magic.data(), kGgufMagic.data(), kGgufMagic.size()) != 0) {
     reader.Fail("is not GGUF: it does not begin with these letters");
   }
   CheckVersion(reader);
@@ -314,7 +299,7 @@ GgufHeader ParseGguf(std::span<const std::byte> file, const std::string& name) {
   const auto alignment =
       static_cast<uint64_t>(JsonFields(header.metadata, name)
                                 .Int(kAlignmentKey, 8, static_cast<int64_t>(kMaxAlignment))
-                                .value_or(kDefaultAlignment));
+                                .value_or(kGgufAlignment));
   if (!std::has_single_bit(alignment)) {
     throw FileError("{}: key '{}' = {} is not a power of two", name, kAlignmentKey, alignment);
   }

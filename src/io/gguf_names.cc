@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 namespace litecache::io {
@@ -78,6 +79,10 @@ constexpr std::array<FusedName, 3> kFused = {{
     {"glm4", "ffn_up.weight", "mlp.gate_up_proj.weight"},
 }};
 
+// Architectures whose heads llama.cpp rotates by neighbouring channels, unlike Transformers.
+constexpr std::string_view kPairedArchitectures[] = {"llama", "mistral3", "smollm3", "granite",
+                                                     "arcee"};
+
 // "-00001-of-00003.gguf"
 constexpr size_t kDigits = 5;
 std::string SplitSuffix(int64_t part, int64_t count) {
@@ -140,6 +145,29 @@ std::string HuggingFaceName(const std::string& name, std::string_view architectu
   const auto* found = std::ranges::find(kLayer, part, &NamePair::first);
   if (found == kLayer.end()) return name;
   return fmt::format("model.layers.{}.{}{}", layer, found->second, kind);
+}
+
+std::string GgufName(const std::string& name) {
+  constexpr std::string_view kLayers = "model.layers.";
+  const size_t dot = name.rfind('.');
+  const std::string_view all = name;
+  std::string_view part = all.substr(0, dot);
+  const std::string_view kind = dot == name.npos ? "" : all.substr(dot);
+  if (kind != ".weight" && kind != ".bias") return "";
+  if (!part.starts_with(kLayers)) {
+    const auto* top = std::ranges::find(kTop, part, &NamePair::second);
+    return top == kTop.end() ? "" : fmt::format("{}{}", top->first, kind);
+  }
+  part.remove_prefix(kLayers.size());
+  const std::string_view layer = part.substr(0, part.find('.'));
+  if (!IsDigits(layer) || layer.size() == part.size()) return "";
+  part.remove_prefix(layer.size() + 1);
+  const auto* found = std::ranges::find(kLayer, part, &NamePair::second);
+  return found == kLayer.end() ? "" : fmt::format("blk.{}.{}{}", layer, found->first, kind);
+}
+
+bool PairsHeads(std::string_view architecture) {
+  return std::ranges::find(kPairedArchitectures, architecture) != std::end(kPairedArchitectures);
 }
 
 std::filesystem::path SplitFile(const std::filesystem::path& file, int64_t part, int64_t count) {

@@ -14,6 +14,12 @@ namespace litecache::io {
 // returned as they are.
 std::string HuggingFaceName(const std::string& name, std::string_view architecture = "");
 
+// The inverse, of tensors that dense models of Llama's kind have. Empty: it is none of them.
+std::string GgufName(const std::string& name);
+
+// Whether llama.cpp stores the rows of W_q and W_k in pairs (Checkpoint::Tensor::paired_heads).
+bool PairsHeads(std::string_view architecture);
+
 // Part `part` (from 0) of a model in `count` files, one of which is `file`: in
 // dir/a-00001-of-00003.gguf the number is replaced. Empty if the file is not named as one of
 // `count`.

@@ -1,15 +1,9 @@
 #include "io/safetensors_writer.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <tuple>
-#include <utility>
 
 #include "base/error.h"
 #include "io/file.h"
@@ -88,9 +82,7 @@ void SafetensorsWriter::Write(const std::filesystem::path& path) const {
 }
 
 SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, std::vector<Tensor> tensors)
-    : path_(path),
-      descriptor_(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
-  if (descriptor_ < 0) Fail("create");
+    : TensorWriter(path) {
   // Values of 8 bytes come first, and so on: every tensor is aligned.
   const auto bytes_of_value = [](const Tensor& tensor) {
     uint64_t count = 1;
@@ -103,46 +95,14 @@ SafetensorsFile::SafetensorsFile(const std::filesystem::path& path, std::vector<
   nlohmann::json header = {{"__metadata__", {{"format", "pt"}}}};
   uint64_t end = 0;
   for (const Tensor& tensor : tensors) {
-    LC_CHECK(places_.emplace(tensor.name, Place{end, tensor.bytes}).second,
-             "tensor '{}' is added twice", tensor.name);
+    Place(tensor, end);
     header[tensor.name] = {{"dtype", tensor.dtype},
                            {"shape", tensor.shape},
                            {"data_offsets", {end, end + tensor.bytes}}};
     end += tensor.bytes;
   }
   const std::string text = HeaderBytes(header);
-  for (auto& [name, place] : places_) place.begin += text.size();
-  Put(0, std::as_bytes(std::span(text)));
-}
-
-SafetensorsFile::~SafetensorsFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-void SafetensorsFile::Write(const std::string& name, uint64_t offset,
-                            std::span<const std::byte> bytes) {
-  const Place& place = places_.at(name);
-  LC_CHECK(offset + bytes.size() <= place.bytes, "tensor '{}' has {} bytes", name, place.bytes);
-  Put(place.begin + offset, bytes);
-}
-
-void SafetensorsFile::Put(uint64_t at, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = ::pwrite(descriptor_, bytes.data(), bytes.size(), static_cast<off_t>(at));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) Fail("write");
-    bytes = bytes.subspan(static_cast<size_t>(count));
-    at += static_cast<uint64_t>(count);
-  }
-}
-
-void SafetensorsFile::Close() {
-  if (::fsync(descriptor_) != 0) Fail("write");
-  if (::close(std::exchange(descriptor_, -1)) != 0) Fail("write");
-}
-
-void SafetensorsFile::Fail(const char* what) const {
-  throw FileError("{}: cannot {}: {}", path_.string(), what, std::strerror(errno));
+  WriteFront(std::as_bytes(std::span(text)));
 }
 
 }  // namespace litecache::io

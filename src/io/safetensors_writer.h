@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "io/tensor_writer.h"
 
 namespace litecache::io {
 
@@ -41,36 +42,10 @@ class SafetensorsWriter {
   std::string data_;
 };
 
-// A file whose tensors are known before their values are, which are written in any order.
-class SafetensorsFile {
+class SafetensorsFile final : public TensorWriter {
  public:
-  struct Tensor {
-    std::string name, dtype;  // "I32"
-    std::vector<int64_t> shape;
-    uint64_t bytes = 0;
-  };
-  // Creates or truncates the file and writes its header, with {"format": "pt"}, which Transformers
-  // requires. Throws FileError, as do the other functions: disk full, ...
+  // Writes the header, with {"format": "pt"}, which Transformers requires.
   SafetensorsFile(const std::filesystem::path& path, std::vector<Tensor> tensors);
-  ~SafetensorsFile();
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
-
-  // Writes a part of a tensor, `offset` bytes behind its beginning.
-  void Write(const std::string& name, uint64_t offset, std::span<const std::byte> bytes);
-  // Flushes to the disk; some file systems report a full one only here.
-  void Close();
-
- private:
-  void Put(uint64_t at, std::span<const std::byte> bytes);
-  [[noreturn]] void Fail(const char* what) const;
-
-  struct Place {
-    uint64_t begin = 0, bytes = 0;
-  };
-  std::filesystem::path path_;
-  int descriptor_ = -1;
-  std::map<std::string, Place> places_;
 };
 
 }  // namespace litecache::io

@@ -9,18 +9,20 @@
 #include <system_error>
 
 #include "base/error.h"
+#include "base/units.h"
 
 namespace litecache::io {
 
 namespace fs = std::filesystem;
 
-UnfinishedDirectory::UnfinishedDirectory(const fs::path& output)
-    : output_(output.lexically_normal()) {
+UnfinishedDirectory::UnfinishedDirectory(const fs::path& output, bool file)
+    : output_(output.lexically_normal()), is_file_(file) {
   if (!output_.has_filename()) output_ = output_.parent_path();
   std::error_code ignored;
   if (fs::exists(fs::symlink_status(output_, ignored)) &&
-      !(fs::is_directory(output_, ignored) && fs::is_empty(output_, ignored))) {
-    throw FileError("{}: exists already; name a new directory or an empty one", output_.string());
+      (file || !fs::is_directory(output_, ignored) || !fs::is_empty(output_, ignored))) {
+    throw FileError("{}: exists already; name a new {}", output_.string(),
+                    file ? "file" : "directory or an empty one");
   }
   std::string name = output_.string() + ".unfinished-XXXXXX";
   if (::mkdtemp(name.data()) == nullptr) {
@@ -39,10 +41,19 @@ UnfinishedDirectory::~UnfinishedDirectory() {
   if (!path_.empty()) fs::remove_all(path_, ignored);
 }
 
+void UnfinishedDirectory::RequireSpace(uint64_t bytes) const {
+  std::error_code unknown;
+  const fs::space_info space = fs::space(path_, unknown);
+  if (unknown || space.available >= bytes) return;
+  throw FileError("{}: the weights take {}, but the disk has only {} left", path_.string(),
+                  FormatBytes(bytes), FormatBytes(space.available));
+}
+
 void UnfinishedDirectory::Finish() {
   std::error_code error;
-  fs::rename(path_, output_, error);
+  fs::rename(is_file_ ? file() : path_, output_, error);
   if (error) throw FileError("{}: cannot create: {}", output_.string(), error.message());
+  if (is_file_) fs::remove(path_, error);
   path_.clear();
 }
 
