@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tokenizer/jinja/marked_string.h"
@@ -42,6 +43,15 @@ struct ChatTemplateOptions {
   std::optional<std::tm> now;
   jinja::Limits limits;
 };
+
+// What a checkpoint's files say of chats: special tokens by their names, "bos_token", and the
+// templates by theirs, each with the place where it is.
+struct ChatTemplateSources {
+  std::map<std::string, std::string> special_tokens;
+  std::map<std::string, std::pair<std::string, std::string>> templates;
+};
+// Throws FileError for malformed files.
+ChatTemplateSources FindChatTemplates(const std::filesystem::path& model);
 
 // Equal to Transformers' apply_chat_template(..., tokenize=False). Immutable: any number of threads
 // may use it at once. Templates are run by a Jinja interpreter with limits on steps, depth and

@@ -49,9 +49,9 @@ void ReadTemplateField(const Json& field, const std::string& where, Add add) {
 
 }  // namespace
 
-std::optional<ChatTemplate> ChatTemplate::FindIn(const fs::path& model) {
-  ChatTemplate result;
-  std::map<std::string, std::pair<std::string, std::string>> sources;  // name: where, text
+ChatTemplateSources FindChatTemplates(const fs::path& model) {
+  ChatTemplateSources result;
+  auto& sources = result.templates;
   const auto read_field = [&](const Json& json, const fs::path& path) {
     const Json* field = FindField(json, "chat_template");
     if (field == nullptr) return;
@@ -62,16 +62,16 @@ std::optional<ChatTemplate> ChatTemplate::FindIn(const fs::path& model) {
   };
   if (io::IsGguf(model)) {
     const Json json = TokenizerConfigOfGguf(io::Gguf(model));
-    ReadSpecialTokens(json, &result.special_tokens_);
+    ReadSpecialTokens(json, &result.special_tokens);
     read_field(json, model);
   }
   // Later files override earlier ones.
   if (const fs::path path = model / "special_tokens_map.json"; fs::exists(path)) {
-    ReadSpecialTokens(ReadJson(path), &result.special_tokens_);
+    ReadSpecialTokens(ReadJson(path), &result.special_tokens);
   }
   if (const fs::path path = model / "tokenizer_config.json"; fs::exists(path)) {
     const Json json = ReadJson(path);
-    ReadSpecialTokens(json, &result.special_tokens_);
+    ReadSpecialTokens(json, &result.special_tokens);
     read_field(json, path);
   }
   if (const fs::path path = model / "chat_template.json"; fs::exists(path)) {
@@ -87,8 +87,15 @@ std::optional<ChatTemplate> ChatTemplate::FindIn(const fs::path& model) {
                                                io::ReadTextFile(entry.path())};
     }
   }
-  if (sources.empty()) return std::nullopt;
-  for (const auto& [name, source] : sources) {
+  return result;
+}
+
+std::optional<ChatTemplate> ChatTemplate::FindIn(const fs::path& model) {
+  ChatTemplate result;
+  ChatTemplateSources sources = FindChatTemplates(model);
+  if (sources.templates.empty()) return std::nullopt;
+  result.special_tokens_ = std::move(sources.special_tokens);
+  for (const auto& [name, source] : sources.templates) {
     try {
       result.Add(name, source.second);
     } catch (const Unsupported& e) {

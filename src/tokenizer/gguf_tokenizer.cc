@@ -12,74 +12,16 @@
 #include <vector>
 
 #include "base/error.h"
+#include "tokenizer/gguf_pre_tokenizer.h"
 #include "tokenizer/json_fields.h"
 #include "tokenizer/utf8.h"
 
 namespace litecache::tokenizer {
 namespace {
 
-constexpr const char* kModel = "tokenizer.ggml.model";
-constexpr const char* kPre = "tokenizer.ggml.pre";
-constexpr const char* kTokens = "tokenizer.ggml.tokens";
-constexpr const char* kTypes = "tokenizer.ggml.token_type";
-
-// Values of token_type.
-enum TokenType : int64_t { kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kByte = 6 };
-
-// Words are split as the tokenizer.json of the model does that llama.cpp names a pre-tokenizer
-// after.
-struct PreTokenizerSpec {
-  std::string_view name;
-  std::string_view pattern;                      // empty: GPT-2's, which is ByteLevel's own
-  std::span<const std::string_view> first = {};  // patterns that split before it
-  bool single_digits = false;
-  bool nfc = false;
-  bool ignore_merges = false;
-  bool adds_bos = false;  // where the file does not say
-};
-
-constexpr std::string_view kLlama3 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kQwen2 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kQwen35 =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kTekken =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kO200k =
-    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-constexpr std::string_view kSeed =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
-// DeepSeek V3's, which Hunyuan has, too.
-constexpr std::string_view kDeepSeekFirst[] = {R"(\p{N}{1,3})", "[一-龥\u3040-ゟ゠-ヿ]+"};
-constexpr std::string_view kDeepSeek =
-    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
-constexpr std::array<PreTokenizerSpec, 22> kPreTokenizers = {{
-    {.name = "llama-bpe", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
-    {.name = "llama3", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
-    {.name = "llama-v3", .pattern = kLlama3, .ignore_merges = true, .adds_bos = true},
-    {.name = "dbrx", .pattern = kLlama3},
-    {.name = "smaug-bpe", .pattern = kLlama3},
-    {.name = "chatglm-bpe", .pattern = kLlama3},
-    {.name = "glm4", .pattern = kLlama3, .ignore_merges = true},
-    {.name = "qwen2", .pattern = kQwen2, .nfc = true},
-    {.name = "qwen35", .pattern = kQwen35, .nfc = true},
-    {.name = "deepseek-r1-qwen", .pattern = kQwen2},
-    {.name = "tekken", .pattern = kTekken, .ignore_merges = true, .adds_bos = true},
-    {.name = "gpt-4o", .pattern = kO200k},
-    {.name = "minimax-m2", .pattern = kO200k},
-    {.name = "seed-coder", .pattern = kSeed},
-    {.name = "exaone4", .pattern = ""},
-    {.name = "olmo", .pattern = "", .nfc = true},
-    {.name = "smollm", .pattern = "", .single_digits = true},
-    {.name = "refact", .pattern = "", .single_digits = true},
-    {.name = "starcoder", .pattern = "", .single_digits = true},
-    {.name = "command-r", .pattern = "", .single_digits = true, .nfc = true},
-    {.name = "hunyuan-dense", .pattern = kDeepSeek, .first = kDeepSeekFirst},
-    {.name = "gpt-2", .pattern = ""},
-}};
+constexpr const char *kModel = gguf_keys::kModel, *kPre = gguf_keys::kPre;
+constexpr const char *kTokens = gguf_keys::kTokens, *kTypes = gguf_keys::kTypes;
+constexpr const char* kScores = gguf_keys::kScores;
 
 struct Token {
   std::string text;
@@ -152,15 +94,15 @@ Json PostProcessorJson(const io::Gguf& gguf, const std::vector<Token>& tokens, b
     Json part = {{"SpecialToken", {{"id", text}, {"type_id", 0}}}};
     parts.insert(in_front ? parts.begin() : parts.end(), std::move(part));
   };
-  add("tokenizer.ggml.add_bos_token", adds_bos, "tokenizer.ggml.bos_token_id", true);
-  add("tokenizer.ggml.add_eos_token", false, "tokenizer.ggml.eos_token_id", false);
+  add(gguf_keys::kAddBos, adds_bos, "tokenizer.ggml.bos_token_id", true);
+  add(gguf_keys::kAddEos, false, "tokenizer.ggml.eos_token_id", false);
   if (special.empty()) return nullptr;
   return {{"type", "TemplateProcessing"}, {"single", parts}, {"special_tokens", special}};
 }
 
 Json Merges(const io::Gguf& gguf) {
   Json merges = Json::array();
-  for (const std::string_view merge : gguf.Strings("tokenizer.ggml.merges")) {
+  for (const std::string_view merge : gguf.Strings(gguf_keys::kMerges)) {
     merges.push_back(RepairUtf8(merge));
   }
   return merges;
@@ -168,10 +110,10 @@ Json Merges(const io::Gguf& gguf) {
 
 Json ByteLevelTokenizer(const io::Gguf& gguf, const std::vector<Token>& tokens) {
   const std::string name = gguf.fields().String(kPre).value_or("default");
-  const auto* spec = std::ranges::find(kPreTokenizers, name, &PreTokenizerSpec::name);
-  if (spec == kPreTokenizers.end()) {
+  const auto spec = std::ranges::find(PreTokenizers(), name, &PreTokenizerSpec::name);
+  if (spec == PreTokenizers().end()) {
     std::string known;
-    for (const PreTokenizerSpec& other : kPreTokenizers) {
+    for (const PreTokenizerSpec& other : PreTokenizers()) {
       known += fmt::format("{}{}", known.empty() ? "" : ", ", other.name);
     }
     throw Unsupported(
@@ -180,25 +122,11 @@ Json ByteLevelTokenizer(const io::Gguf& gguf, const std::vector<Token>& tokens) 
         name == "default" ? "; a recent llama.cpp writes which it is when it converts the model"
                           : "");
   }
-  const Json byte_level = {{"type", "ByteLevel"},
-                           {"add_prefix_space", false},
-                           {"trim_offsets", true},
-                           {"use_regex", spec->pattern.empty()}};
-  Json splits = Json::array();
-  if (spec->single_digits) splits.push_back({{"type", "Digits"}, {"individual_digits", true}});
-  const auto split = [&](std::string_view pattern) {
-    splits.push_back({{"type", "Split"},
-                      {"pattern", {{"Regex", pattern}}},
-                      {"behavior", "Isolated"},
-                      {"invert", false}});
-  };
-  for (const std::string_view pattern : spec->first) split(pattern);
-  if (!spec->pattern.empty()) split(spec->pattern);
-  splits.push_back(byte_level);
-  return {{"normalizer", spec->nfc ? Json{{"type", "NFC"}} : Json()},
-          {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(splits)}}},
+  const Json splitting = SplittingJson(*spec);
+  return {{"normalizer", splitting["normalizer"]},
+          {"pre_tokenizer", splitting["pre_tokenizer"]},
           {"post_processor", PostProcessorJson(gguf, tokens, spec->adds_bos)},
-          {"decoder", byte_level},
+          {"decoder", Json::object({{"type", "ByteLevel"}})},
           {"model",
            {{"type", "BPE"},
             {"ignore_merges", spec->ignore_merges},
@@ -210,7 +138,6 @@ Json ByteLevelTokenizer(const io::Gguf& gguf, const std::vector<Token>& tokens) 
 // are all splits of a piece into two pieces, from the highest score to the lowest. As Transformers
 // converts such a vocabulary, the longer left part comes first.
 Json MergesByScore(const io::Gguf& gguf, const std::vector<Token>& tokens) {
-  constexpr const char* kScores = "tokenizer.ggml.scores";
   // Each byte of a piece is a split to look up. The longest in use have 48 bytes.
   constexpr size_t kMaxPiece = 512;
   const std::vector<float> scores = gguf.Floats(kScores);
@@ -255,7 +182,7 @@ Json MergesByScore(const io::Gguf& gguf, const std::vector<Token>& tokens) {
 
 // ranked: the file has merges in order, as Gemma 4's.
 Json SentencePieceTokenizer(const io::Gguf& gguf, const std::vector<Token>& tokens, bool ranked) {
-  const bool prefix = gguf.fields().Bool("tokenizer.ggml.add_space_prefix").value_or(true);
+  const bool prefix = gguf.fields().Bool(gguf_keys::kSpacePrefix).value_or(true);
   Json normalizers = Json::array();
   if (prefix) normalizers.push_back({{"type", "Prepend"}, {"prepend", "▁"}});
   normalizers.push_back({{"type", "Replace"}, {"pattern", {{"String", " "}}}, {"content", "▁"}});
