@@ -15,6 +15,7 @@
 #include "io/safetensors_writer.h"
 #include "model/config.h"
 #include "model/linear_matrices.h"
+#include "model/module_types.h"
 #include "model/quantize_directory.h"
 
 namespace litecache::model {
@@ -55,20 +56,16 @@ class DirectoryPlan {
   bool is_matrix(const std::string& tensor) const { return matrices_.contains(tensor); }
 
  private:
-  void ParseTypes();
-  const DirectoryType* TypeOf(std::string_view module) const;
   void PlanMatrices();
   void PlanMatrix(const LinearMatrix& matrix);
-  [[noreturn]] void RefuseMissing(const LinearMatrix& matrix) const;
   int KindOf(const Kind& wanted);
   std::vector<io::SafetensorsFile::Tensor> OutputsOf(const Source& source) const;
   void PlanFiles();
 
   const DirectoryOptions& options_;
+  const ModuleTypes types_;
   const ModelConfig config_;
   const std::shared_ptr<const io::Checkpoint> checkpoint_;
-  const DirectoryType* type_ = nullptr;
-  std::vector<std::pair<std::string, const DirectoryType*>> exceptions_;
   std::map<std::string, int> matrices_;  // the tensors of linear layers, and their kinds
   std::vector<Kind> kinds_;
   std::vector<Source> sources_;

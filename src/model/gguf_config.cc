@@ -347,6 +347,12 @@ json ConfigJsonOfGguf(const io::Checkpoint& checkpoint) {
   return config;
 }
 
+std::string_view GgufArchitectureOf(std::string_view hugging_face) {
+  const auto* found =
+      std::ranges::find(kArchitectures, hugging_face, [](const auto& a) { return a.second; });
+  return found == kArchitectures.end() ? "" : found->first;
+}
+
 void AddGgufFields(const io::Checkpoint& checkpoint, ModelConfig* config) {
   auto plain = MatrixTypes(checkpoint, config->layers, /*routers=*/true);
   config->quantized = std::erase_if(plain, [](const std::string& type) {

@@ -23,6 +23,14 @@ ModuleTypes ModuleTypes::Parse(std::string_view text) {
   return types;
 }
 
+std::string_view ModuleTypes::Of(std::string_view module) const {
+  if (IsNeverQuantized(module)) return "none";
+  for (const auto& [of, other] : modules) {
+    if (of == module) return other;
+  }
+  return module == "lm_head" || module == "embed_tokens" ? "none" : std::string_view(type);
+}
+
 bool IsNeverQuantized(std::string_view module) {
   // proj: of Gemma 4's router, whose name is router.proj.
   return module == "embed_positions" || module == "gate" || module == "router" ||

@@ -17,6 +17,10 @@ struct ModuleTypes {
   // "q4_k" or "q4_k,lm_head=q8_0,v_proj=none". Throws InvalidArgument for an exception of another
   // form.
   static ModuleTypes Parse(std::string_view text);
+
+  // What files that are quantized on the disk have of a module: its own type, else the general one;
+  // "none" of what stays as it is, as embeddings and the output matrix do unless they are named.
+  std::string_view Of(std::string_view module) const;
 };
 
 // Whether a module's matrix stays as it is, whatever the types are. Learned positions are added,

@@ -13,7 +13,6 @@
 #include "base/block_format.h"
 #include "base/error.h"
 #include "base/quantize_rows.h"
-#include "base/units.h"
 #include "io/file.h"
 #include "io/json.h"
 #include "io/safetensors_writer.h"
@@ -49,7 +48,7 @@ class DirectoryQuantizer {
 
   // Writes everything into an empty directory.
   void Write(const fs::path& directory);
-  QuantizedDirectory Result() const;
+  QuantizedModel Result() const;
 
  private:
   void WriteQuantized(const Source& source, io::SafetensorsFile& file);
@@ -210,12 +209,6 @@ void DirectoryQuantizer::CopyOtherFiles(const fs::path& directory) const {
 }
 
 void DirectoryQuantizer::Write(const fs::path& directory) {
-  std::error_code unknown;
-  const fs::space_info space = fs::space(directory, unknown);
-  if (!unknown && space.available < plan_.bytes()) {
-    throw FileError("{}: the weights take {}, but the disk has only {} left", directory.string(),
-                    FormatBytes(plan_.bytes()), FormatBytes(space.available));
-  }
   const std::vector<Source>& sources = plan_.sources();
   for (auto begin = sources.begin(); begin != sources.end();) {
     const auto end =
@@ -239,31 +232,17 @@ void DirectoryQuantizer::Write(const fs::path& directory) {
   CopyOtherFiles(directory);
 }
 
-QuantizedDirectory DirectoryQuantizer::Result() const {
-  QuantizedDirectory result{.kinds = counted_,
-                            .bytes_before = plan_.bytes_before(),
-                            .bytes = plan_.bytes(),
-                            .files = plan_.files()};
+QuantizedModel DirectoryQuantizer::Result() const {
+  QuantizedModel result{.kinds = counted_,
+                        .bytes_before = plan_.bytes_before(),
+                        .bytes = plan_.bytes(),
+                        .files = plan_.files()};
   for (const QuantizedKind& kind : counted_) result.weights += kind.weights;
-  std::map<std::string, KeptKind> kept;
   for (const Source& source : plan_.sources()) {
     if (source.kind >= 0) continue;
     const io::TensorInfo& info = *source.tensor.info;
-    std::string name = "vectors";
-    if (info.shape.size() > 1) {
-      name = plan_.is_matrix(source.name) ? std::string(ModuleOf(source.name)) : "other tensors";
-    }
-    KeptKind& kind = kept[name];
-    kind.name = name;
-    ++kind.tensors;
-    kind.bytes += info.bytes();
-    uint64_t count = 1;
-    for (const int64_t extent : info.shape) count *= static_cast<uint64_t>(extent);
-    result.weights += count;
+    result.AddKept(source.name, info, plan_.is_matrix(source.name), info.bytes());
   }
-  for (const auto& [name, kind] : kept) result.kept.push_back(kind);
-  std::ranges::stable_sort(result.kept,
-                           [](const auto& a, const auto& b) { return a.bytes > b.bytes; });
   return result;
 }
 
@@ -273,11 +252,28 @@ double QuantizedKind::relative_error() const {
   return squares > 0 ? std::sqrt(squared_error / squares) : 0;
 }
 
-QuantizedDirectory QuantizeDirectory(
-    const fs::path& model, const fs::path& output, const DirectoryOptions& options,
-    ThreadPool& pool, const std::function<void(int64_t done, int64_t total)>& progress) {
+void QuantizedModel::AddKept(std::string_view tensor, const io::TensorInfo& info, bool is_matrix,
+                             uint64_t bytes) {
+  std::string name = "vectors";
+  if (info.shape.size() > 1) name = is_matrix ? std::string(ModuleOf(tensor)) : "other tensors";
+  auto kind = std::ranges::find(kept, name, &KeptKind::name);
+  if (kind == kept.end()) kind = kept.insert(kind, {.name = name});
+  ++kind->tensors;
+  kind->bytes += bytes;
+  uint64_t count = 1;
+  for (const int64_t extent : info.shape) count *= static_cast<uint64_t>(extent);
+  weights += count;
+  std::ranges::sort(kept, [](const auto& a, const auto& b) {
+    return a.bytes != b.bytes ? a.bytes > b.bytes : a.name < b.name;
+  });
+}
+
+QuantizedModel QuantizeDirectory(const fs::path& model, const fs::path& output,
+                                 const DirectoryOptions& options, ThreadPool& pool,
+                                 const std::function<void(int64_t done, int64_t total)>& progress) {
   const DirectoryPlan plan(model, options);
   io::UnfinishedDirectory directory(output);
+  directory.RequireSpace(plan.bytes());
   DirectoryQuantizer quantizer(plan, pool, progress);
   quantizer.Write(directory.path());
   directory.Finish();

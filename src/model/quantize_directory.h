@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
+#include "io/tensor_file.h"
 
 namespace litecache::model {
 
@@ -35,18 +36,21 @@ struct QuantizedKind {
 
   double relative_error() const;
 };
-// Tensors that stay as they are: those of one module, or all vectors.
+// Tensors that are not quantized: those of one module, or all vectors.
 struct KeptKind {
   std::string name;  // "lm_head", "vectors"
   int64_t tensors = 0;
   uint64_t bytes = 0;
 };
-struct QuantizedDirectory {
+struct QuantizedModel {
   std::vector<QuantizedKind> kinds;
   std::vector<KeptKind> kept;  // the largest first
   uint64_t weights = 0;        // of all tensors
   uint64_t bytes_before = 0, bytes = 0;
   int64_t files = 0;
+
+  // Counts a tensor that is not quantized; bytes: of what is written.
+  void AddKept(std::string_view tensor, const io::TensorInfo& info, bool is_matrix, uint64_t bytes);
 };
 
 // Quantizes the directory `model`, whose weights are bf16, f16 or f32, into `output`, which may be
@@ -54,9 +58,9 @@ struct QuantizedDirectory {
 // is written, it is in a directory beside `output`, which is removed after an error. The same model
 // and options give the same files. progress: bytes of weights done, and in all; may throw to
 // cancel. Throws InvalidArgument (types), FileError and Unsupported.
-QuantizedDirectory QuantizeDirectory(
-    const std::filesystem::path& model, const std::filesystem::path& output,
-    const DirectoryOptions& options, ThreadPool& pool,
-    const std::function<void(int64_t done, int64_t total)>& progress);
+QuantizedModel QuantizeDirectory(const std::filesystem::path& model,
+                                 const std::filesystem::path& output,
+                                 const DirectoryOptions& options, ThreadPool& pool,
+                                 const std::function<void(int64_t done, int64_t total)>& progress);
 
 }  // namespace litecache::model

@@ -27,6 +27,13 @@ bool CanBeWritten(const BlockFormat& format) {
   return format.quantized() && format.from_float != nullptr;
 }
 
+std::string Lower(std::string_view text) {
+  std::string lower(text);
+  std::ranges::transform(lower, lower.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lower;
+}
+
 const BlockFormat* ParseFormat(std::string_view text) {
   const BlockFormat* format = FindBlockFormat(Upper(text));
   if (format != nullptr && CanBeWritten(*format)) return format;
@@ -35,14 +42,8 @@ const BlockFormat* ParseFormat(std::string_view text) {
         "'fp8' is a type of files only: weights of FP8 checkpoints are Q8_0 in memory, and q8_0 is "
         "nearer to these; `litecache quantize --type fp8` writes a checkpoint");
   }
-  std::vector<std::string> known;
-  for (const BlockFormat& other : BlockFormats()) {
-    if (!CanBeWritten(other)) continue;
-    std::string name(other.name);
-    std::ranges::transform(name, name.begin(),
-                           [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    known.push_back(std::move(name));
-  }
+  std::vector<std::string_view> known;
+  for (const auto& [name, other] : WritableFormats()) known.push_back(name);
   throw InvalidArgument("'{}' is not one of {}", text, Join(known));
 }
 
@@ -50,8 +51,19 @@ double BitsOf(const BlockFormat& format) {
   return 8 * static_cast<double>(format.bytes) / static_cast<double>(format.values);
 }
 
-// The format with the fewest bits, of those that are not fewer than `format`'s, whose blocks
-// divide `cols`.
+}  // namespace
+
+const std::vector<std::pair<std::string, const BlockFormat*>>& WritableFormats() {
+  static const auto formats = [] {
+    std::vector<std::pair<std::string, const BlockFormat*>> all;
+    for (const BlockFormat& format : BlockFormats()) {
+      if (CanBeWritten(format)) all.emplace_back(Lower(format.name), &format);
+    }
+    return all;
+  }();
+  return formats;
+}
+
 const BlockFormat* Fitting(const BlockFormat& format, int64_t cols) {
   if (cols % format.values == 0) return &format;
   const BlockFormat* best = nullptr;
@@ -69,8 +81,6 @@ std::optional<DType> PlainType(const io::TensorInfo& info) {
   if (info.dtype == "F32") return DType::kF32;
   return std::nullopt;
 }
-
-}  // namespace
 
 std::string_view ModuleOf(std::string_view name) {
   for (const std::string_view end : {".weight", ".bias"}) {

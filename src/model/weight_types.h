@@ -21,6 +21,15 @@ namespace litecache::model {
 // "model.layers.3.self_attn.sinks".
 std::string_view ModuleOf(std::string_view name);
 
+// The type of a tensor of plain numbers; none: it is quantized.
+std::optional<DType> PlainType(const io::TensorInfo& info);
+
+// The formats that weights can be quantized to, by their names on the command line: "q4_k".
+const std::vector<std::pair<std::string, const BlockFormat*>>& WritableFormats();
+// Of these with at least as many bits as `format`, the smallest whose blocks divide `cols`; null:
+// there is none.
+const BlockFormat* Fitting(const BlockFormat& format, int64_t cols);
+
 // Which matrices are quantized when a model is loaded.
 struct Quantization {
   const BlockFormat* format = nullptr;  // null: none

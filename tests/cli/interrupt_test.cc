@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "cli/fixture_model.h"
 #include "cli/program.h"
@@ -48,15 +49,17 @@ TEST(Interrupt, AQuantizationLeavesNothing) {
   const TemporaryDirectory directory;
   const auto is_empty = [&] { return std::filesystem::is_empty(directory.path()); };
   const std::string model = (SourceDirectory() / "models/litecache-demo-16m").string();
-  const std::string output = (directory.path() / "quantized").string();
-  for (const auto& [signal, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
+  for (const auto& [signal, code, name, type] : {std::tuple{SIGINT, 130, "quantized", "w4a16"},
+                                                 std::tuple{SIGTERM, 143, "quantized", "w4a16"},
+                                                 std::tuple{SIGTERM, 143, "new.gguf", "q4_k"}}) {
+    const std::string output = (directory.path() / name).string();
     ProgramResult result;
     // On a busy machine the signal may come too late.
     for (int attempt = 0; attempt < 20 && result.err.find("is not written") == std::string::npos;
          ++attempt) {
       std::filesystem::remove_all(output);
       Program program(
-          {"quantize", "--model", model, "-o", output, "--type", "w4a16", "--threads", "1"}, {});
+          {"quantize", "--model", model, "-o", output, "--type", type, "--threads", "1"}, {});
       for (int i = 0; i < 30'000 && is_empty(); ++i) usleep(1'000);
       ASSERT_FALSE(is_empty()) << program.err();
       program.Signal(signal);
