@@ -57,6 +57,7 @@ class QuantizeGgufTest(ProgramLogitsTest):
     def setUp(self):
         super().setUp()
         self.model, self.output = self.directory / "model", self.directory / "new.gguf"
+        self.dequantized = self.directory / "dequantized"
 
     def run_program(self, *arguments):
         return subprocess.run([self.program, *map(str, arguments)], text=True, capture_output=True, check=False)
@@ -91,20 +92,24 @@ class QuantizeGgufTest(ProgramLogitsTest):
         return self.write(config, tensors, **changes)
 
     def check_tensors(self, config, tensors, kind_of):
-        """The file has these tensors; those of blocks have the values of the package's own quantizer where it has one."""
+        """The file has these tensors, near the values here. Their own go into a directory for check_values()."""
         reader = gguf.GGUFReader(self.output)
         read = {tensor.name: tensor for tensor in reader.tensors}
         self.assertEqual(set(read) - {"rope_freqs.weight"}, {gguf_name(name) for name in tensors})
         self.assertTrue(all(tensor.data_offset % 32 == 0 for tensor in reader.tensors))
+        read_values = {}
         heads = {"q_proj": config["num_attention_heads"], "k_proj": config["num_key_value_heads"]}
         for name, values in tensors.items():
             tensor, module = read[gguf_name(name)], name.split(".")[-2]
             self.assertEqual(tensor.shape.tolist(), list(values.shape[::-1]), name)
             kind = Type.F32 if values.ndim == 1 else kind_of(module, values.shape[1])
             self.assertEqual(tensor.tensor_type, kind, name)
-            if config["model_type"] in ("llama", "mistral") and module in heads:
-                values = halves_to_neighbours(values, heads[module])
             got = gguf.quants.dequantize(tensor.data, kind).reshape(values.shape)
+            if config["model_type"] in ("llama", "mistral") and module in heads:
+                stored = got
+                got = np.empty_like(stored)
+                got[halves_to_neighbours(np.arange(len(got)), heads[module])] = stored
+            read_values[name] = got
             stored = Type.F32 if values.ndim == 1 else Type.BF16
             exact = gguf.quants.dequantize(gguf.quants.quantize(values, stored), stored).reshape(values.shape)
             if kind in (Type.F32, Type.BF16):
@@ -112,7 +117,15 @@ class QuantizeGgufTest(ProgramLogitsTest):
             else:
                 error = np.linalg.norm(got - exact) / np.linalg.norm(exact)
                 self.assertLess(error, {Type.Q8_0: 0.01, Type.Q6_K: 0.03}.get(kind, 0.13), name)
+        self.dequantized.mkdir(exist_ok=True)
+        (self.dequantized / "config.json").write_text(json.dumps(config | {"torch_dtype": "float32"}))
+        write_safetensors(self.dequantized / "model.safetensors", read_values, Type.F32)
         return reader
+
+    def check_values(self, types):
+        """The values that the package reads are those of the program's quantizer, bit for bit."""
+        expected = self.logits(self.model, "--dtype", "f32", "--quantize", f"{types},{KEPT}")
+        np.testing.assert_array_equal(self.logits(self.dequantized, "--dtype", "f32"), expected)
 
     def check_logits(self, types):
         """Loading the directory with the same types gives the same weights."""
@@ -130,6 +143,7 @@ class QuantizeGgufTest(ProgramLogitsTest):
                 shown = self.quantize(types)
                 self.assertEqual(shown["kept"][0]["module"], "embed_tokens")
                 self.check_tensors(config, tensors, lambda module, _, k=kinds, g=general: k.get(module, g))
+                self.check_values(types)
                 self.check_logits(types)
 
     def test_families(self):
@@ -141,6 +155,7 @@ class QuantizeGgufTest(ProgramLogitsTest):
                 self.quantize("q8_0")
                 reader = self.check_tensors(config, tensors, lambda module, cols: Type.BF16 if cols % 32 != 0 or module in (
                     "embed_tokens", "lm_head") else Type.Q8_0)
+                self.check_values("q8_0")
                 self.check_logits("q8_0")
                 architecture = "llama" if name.startswith(("llama", "mistral")) else name.split("-", maxsplit=1)[0]
                 self.assertEqual(reader.get_field("general.architecture").contents(), architecture)
@@ -168,6 +183,10 @@ class QuantizeGgufTest(ProgramLogitsTest):
             "tokenizer.ggml.add_bos_token": True,
             "tokenizer.chat_template": json.loads((DEMO / "tokenizer_config.json").read_text())["chat_template"]}
         self.assertEqual({name: fields.get(name) for name in expected}, expected)
+        document = json.loads((DEMO / "tokenizer.json").read_text())
+        self.assertEqual({token: i for i, token in enumerate(fields["tokenizer.ggml.tokens"])}, document["model"]["vocab"])
+        pairs = [merge if isinstance(merge, str) else " ".join(merge) for merge in document["model"]["merges"]]
+        self.assertEqual(fields["tokenizer.ggml.merges"], pairs)
         for prompt in ("The cache keeps", "def main():", "Ein Satz über Züge."):
             options = (prompt, "-n", "40", "--temperature", "0", "--device", "cpu")
             quantized = self.run_program("generate", "--model", DEMO, "--quantize", f"q4_k,{KEPT}", *options)
