@@ -268,10 +268,11 @@ void GgufQuantizer::Write(const fs::path& path) {
   }
   io::GgufFile file(path, metadata, tensors);
   if (!factors.empty()) file.Write(kRopeFactors, 0, factors);
-  for (const Source& source : sources_) WriteTensor(source, file);
-  file.Close();
+  // The file is as long as it will be: what GGUF cannot say is refused before the long work.
   CheckGgufConfig(path, config_, eos_ids, model_);
   if (options_.check_tokenizer) options_.check_tokenizer(path);
+  for (const Source& source : sources_) WriteTensor(source, file);
+  file.Close();
 }
 
 }  // namespace

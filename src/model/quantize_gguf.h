@@ -28,8 +28,9 @@ struct GgufOptions {
 };
 
 // As QuantizeDirectory() does. Norms and biases are f32 in the file, as llama.cpp requires; other
-// tensors that are not quantized are as they were. The finished file is read, and refused where it
-// does not describe the same model. Throws Unsupported for what GGUF has no name for.
+// tensors that are not quantized are as they were. What the file says is read before the
+// weights are written, and refused where it does not describe the same model. Throws Unsupported
+// for what GGUF has no name for.
 QuantizedModel QuantizeGguf(const std::filesystem::path& model, const std::filesystem::path& output,
                             const GgufOptions& options, ThreadPool& pool,
                             const std::function<void(int64_t done, int64_t total)>& progress);
