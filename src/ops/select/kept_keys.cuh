@@ -19,7 +19,6 @@ struct KeysLayout {
   float step = 0;
 
   __host__ __device__ int32_t parts() const { return 8 / bits; }
-  __host__ __device__ int32_t groups() const { return words * parts(); }
   __host__ __device__ int32_t offset() const { return (1 << bits) - 1; }
   __host__ __device__ int64_t block_bytes() const { return kKeysBlock * (4 * int64_t{words} + 2); }
 };
